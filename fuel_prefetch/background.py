@@ -1,0 +1,439 @@
+"""The worker that computes items ahead, and the handle that owns it."""
+from __future__ import absolute_import, division, print_function
+
+import atexit
+import sys
+import threading
+import weakref
+
+from fuel_prefetch.channel import CLOSED, SUPERSEDED, Store
+from fuel_prefetch.context import inherit
+from fuel_prefetch.exceptions import PrefetchTimeout
+from fuel_prefetch.stats import Counters
+from fuel_prefetch.waiting import (
+    acquire, deadline_of, process_token, time_left)
+
+# Seconds that the end of the interpreter may be held up by a read that does
+# not return, over all streams together.
+EXIT_TIMEOUT = 1.
+
+_closing = threading.local()  # the deadline of who closes in this thread
+
+_workers = {}  # the store of each thread that has not left yet
+
+
+class Source(object):
+    """Where a worker gets its items from.
+
+    Attributes
+    ----------
+    iterator : iterator or None
+        The one that was opened last, for whoever goes on with it.
+    prepare : callable
+        Maps an item, and what waits in its channel, to the entry for
+        :meth:`.Channel.put`. It counts the items: an
+        :class:`~fuel_prefetch.arrays.Inspection`.
+
+    """
+    prepare = None
+
+    def __init__(self):
+        self.iterator = None
+
+    def open_iterator(self):
+        """Return an iterator over the items of the next channel.
+
+        This and `prepare` are called on the worker's thread.
+
+        """
+        raise NotImplementedError
+
+    def open(self):
+        self.iterator = None  # gone before the next one is made
+        self.iterator = self.open_iterator()
+
+
+class Prefetcher(object):
+    """Reads a source ahead, one run after another.
+
+    Each run has a channel of its own, and unless the runs are read without
+    a break, a store and a worker of its own. So this is the one object that
+    stays, and the one whose methods may be called by any thread.
+
+    Parameters
+    ----------
+    max_items, max_bytes, timeout
+        As in :class:`.Store`.
+    endless : bool, optional
+        Whether to begin the next run as soon as one is read to its end.
+        Defaults to ``False``.
+    name : str, optional
+        For the worker's thread.
+
+    """
+    # `_lock` is held while the worker is replaced or made to rest, so no
+    # two calls on the source overlap. It is re-entrant for the sake of
+    # signal handlers. Only `close` does without it if it must, as whoever
+    # holds it may be waiting for a read that only closing can free.
+    def __init__(self, max_items=None, max_bytes=None, timeout=None,
+                 endless=False, name='prefetch'):
+        self.max_items = max_items
+        self.max_bytes = max_bytes
+        self.timeout = timeout
+        self.endless = endless
+        self.name = name
+        self.counters = Counters()
+        self._lock = threading.RLock()
+        self._process = process_token()
+        self._source = None
+        self._worker = None
+        self._channel = None
+        self._closed = False
+
+    def _leave_behind(self):
+        """After a fork, forget what stayed in the other process."""
+        if self._process != process_token():
+            self._process = process_token()
+            self._lock = threading.RLock()  # its holder may be there
+            self._source = self._worker = self._channel = None
+
+    def begin(self, source):
+        """Begin the next run of `source`; return its channel.
+
+        The run before it is superseded.
+
+        Raises
+        ------
+        PrefetchTimeout
+            If it doesn't begin in time.
+        BaseException
+            What the source raised on being opened.
+
+        """
+        self._leave_behind()
+        with self._lock:
+            if not self._go_ahead(source):
+                self._stop(SUPERSEDED, self.timeout)
+                self._source = source
+                # Kept before it starts: Ctrl-C may come while it does.
+                self._worker = Worker(
+                    Store(self.max_items, self.max_bytes, self.timeout,
+                          self.counters), source, self.endless, self.name)
+                self._worker.start()
+            store = self._worker.store
+            channel, failure = store.enter()
+            if failure is not None:
+                self._stop(SUPERSEDED)
+                failure.deliver()
+            self._channel = channel
+            store.entered(channel)
+            self._closed = False
+            return channel
+
+    def _go_ahead(self, source):
+        """Leave a run for the one that the worker begins by itself.
+
+        Returns
+        -------
+        ahead : bool
+            Whether there is such a one. If not, the worker rests.
+
+        """
+        channel = self._channel
+        if not self.endless or channel is None or source is not self._source:
+            return False
+        store = self._worker.store
+        store.entered(channel)  # if Ctrl-C came before it the first time
+        ahead = None
+        try:
+            if not channel.complete:
+                # It must not begin the next run while that is decided.
+                store.pause()
+            ahead = channel.complete
+            if ahead:
+                channel.finish(SUPERSEDED)
+                channel.drop()
+        finally:
+            if ahead is not False:
+                store.resume()
+        return ahead
+
+    def interrupt(self, call):
+        """Return what `call` returns, called while the worker rests.
+
+        What was read ahead is dropped. A run under way goes on, when it is
+        asked to, with what its iterator gives then.
+
+        """
+        self._leave_behind()
+        with self._lock:
+            self._closed = False
+            worker, channel = self._worker, self._channel
+            if channel is None or channel.stopped:
+                self._stop(SUPERSEDED, self.timeout)
+                return call()
+            try:
+                worker.store.pause()
+                # Only now it is settled how far the worker came.
+                if self.endless and channel.complete:
+                    self._stop(SUPERSEDED, self.timeout)
+                    return call()
+                channel.drop()
+                # What was dropped may rightly come again.
+                worker.source.prepare.restart()
+                return call()
+            finally:
+                if channel.complete and not self.endless:
+                    # The reader has not seen the end, so there is none yet.
+                    worker.thread.join()
+                    channel.reopen()
+                    worker.start(channel)
+                worker.store.resume_on_demand()
+
+    def close(self, call, timeout=None):
+        """End the run under way, and call `call` when the worker has left.
+
+        Parameters
+        ----------
+        call : callable
+            What closes the source. It is called even if the worker doesn't
+            leave, as it may be what frees it.
+        timeout : float or None
+            Seconds for all but `call`.
+
+        """
+        self._leave_behind()
+        if self._closed:
+            return
+        outer = getattr(_closing, 'deadline', None)
+        if outer is not None:
+            # One of ours is closed by one that reads it, in the time that
+            # is left to that one.
+            timeout = min(time_left(outer),
+                          float('inf') if timeout is None else timeout)
+        deadline = deadline_of(timeout)
+        # What is left after nine tenths is for a read that closing frees.
+        patience = deadline_of(None if timeout is None else .9 * timeout)
+        worker = self._worker
+        if worker is not None:
+            worker.store.close(CLOSED)  # whoever waits is told at once
+        locked = acquire(self._lock, time_left(patience))
+        try:
+            if locked and self._closed:  # by another thread, in the meantime
+                return
+            worker = self._worker
+            left = worker is None or worker.stop(CLOSED, time_left(patience))
+            self._closed = True
+            _closing.deadline = deadline
+            try:
+                call()
+            finally:
+                _closing.deadline = outer
+            self._channel = None
+            if left or worker.stop(CLOSED, time_left(deadline)):
+                self._worker = None
+        finally:
+            if locked:
+                self._lock.release()
+
+    def settle(self, channel):
+        """Wait for the worker of `channel`, which is at its end, to leave."""
+        worker = self._worker
+        if (channel is self._channel and channel.complete and
+                not self.endless and not worker.foreign):
+            worker.store.join()
+            worker.thread.join()
+
+    @property
+    def busy(self):
+        """Whether a run is under way, or one is read ahead of it."""
+        channel = self._channel
+        return channel is not None and (self.endless or not channel.stopped)
+
+    def snapshot(self):
+        """Return :class:`.Stats` of this moment."""
+        worker = self._worker
+        if worker is None or worker.foreign:
+            return self.counters.snapshot()
+        return worker.store.snapshot()
+
+    def _stop(self, reason, timeout=None):
+        """End the run under way, and have its worker leave."""
+        if self._worker is not None:
+            if not self._worker.stop(reason, timeout):
+                raise PrefetchTimeout('the batch in hand took more than {} '
+                                      'seconds'.format(timeout))
+        self._worker = self._channel = None
+
+
+class Worker(object):
+    """The handle of a thread that moves items from a source to a store.
+
+    The thread knows the store and the source, never this handle nor who
+    owns it. So an owner that is forgotten is collected, its handle with it,
+    and that tells the thread to leave.
+
+    Parameters
+    ----------
+    store : :class:`.Store`
+        Where the items go. It serves this worker alone.
+    source : :class:`Source`
+        Where they come from. It is opened, and its iterator is read, on the
+        worker's thread.
+    endless : bool, optional
+        Whether another run follows each one that ends. Defaults to
+        ``False``.
+    name : str, optional
+        The thread's name.
+
+    """
+    def __init__(self, store, source, endless=False, name='prefetch'):
+        self.store = store
+        self.source = source
+        self.endless = endless
+        self.name = 'fuel_prefetch: ' + name
+        self.thread = None
+
+    def start(self, channel=None):
+        """Start the thread.
+
+        Parameters
+        ----------
+        channel : :class:`.Channel`, optional
+            A channel to go on with, reading the iterator that the source
+            has already, after an earlier thread has ended.
+
+        """
+        store = self.store
+        store.welcome()
+        # The thread keeps the reference, as the callback needs it alive.
+        forgotten = weakref.ref(self, lambda _: store.abandon())
+        self.thread = threading.Thread(
+            target=inherit(_work), name=self.name,
+            args=(store, self.source, self.endless, channel, forgotten))
+        self.thread.daemon = True  # see `_send_workers_away`
+        try:
+            _workers[self.thread] = store
+            self.thread.start()
+        except BaseException:
+            # No thread is to be had, or Ctrl-C came while it started; then
+            # it may be there or not, and leaves if it is.
+            store.abandon()
+            if not store.join(.5) and not self.thread.is_alive():
+                _workers.pop(self.thread, None)
+                store.leave()
+            raise
+
+    @property
+    def foreign(self):
+        """Whether the thread was left behind by a fork."""
+        return self.store.process != process_token()
+
+    def stop(self, reason, timeout=None):
+        """Close the store and wait for the thread; return if it has left."""
+        if self.foreign or self.thread is None:
+            return True
+        self.store.close(reason)
+        if self.thread is threading.current_thread():
+            return False  # the source itself closes its reader
+        if not self.store.join(timeout):
+            return False
+        if self.thread.ident is not None:
+            self.thread.join()  # it has nothing left to do but to end
+        self.store.close(reason)  # it may have put down a last item
+        return True
+
+
+def _work(store, source, endless, channel, forgotten):
+    try:
+        going_on = True
+        while going_on:
+            if channel is None:
+                going_on = _begin(store, source)
+            else:
+                going_on = store.rest() and transfer(
+                    source.iterator, channel, source.prepare)
+                channel = None
+            if not going_on:
+                # A source that is bound to its thread is closed there.
+                source.iterator = None
+            going_on = going_on and endless
+    finally:
+        _workers.pop(threading.current_thread(), None)
+        store.leave()
+
+
+def _begin(store, source):
+    channel = store.begin()
+    if channel is None:
+        return False
+    try:
+        source.open()
+    except BaseException:
+        store.publish(channel, sys.exc_info())
+        return False
+    store.publish(channel)
+    return transfer(source.iterator, channel, source.prepare)
+
+
+def transfer(iterator, channel, prepare):
+    """Move the items of `iterator` into `channel`, errors and end included.
+
+    Returns
+    -------
+    ended : bool
+        Whether it came to the iterator's end, rather than that nobody
+        wants more.
+
+    """
+    put, waiting = channel.put, channel.items
+    while True:
+        try:
+            item = next(iterator)
+            failed = False
+        except StopIteration as stop:
+            channel.end(stop.args)
+            return True
+        except BaseException:  # SystemExit too is the reader's to handle
+            channel.fail(sys.exc_info())
+            failed = True
+        if not failed:
+            try:
+                item = prepare(item, waiting)
+            except BaseException:  # an array that can't be copied
+                channel.fail(sys.exc_info())
+                failed = True
+        if failed:
+            # While the thread rests it must not be in an `except` clause,
+            # as that would keep the error and its frames alive.
+            _forget_error()
+            item = None
+            going_on = channel.hold()
+        else:
+            going_on = put(item)
+            item = None  # a slow `next` must not keep the batch alive
+        if not going_on:
+            return False
+
+
+# 2.7 keeps a handled error until the function returns.
+_forget_error = getattr(sys, 'exc_clear', lambda: None)
+
+
+@atexit.register
+def _send_workers_away():
+    """Let the workers leave before the interpreter is taken down.
+
+    A thread that comes back from a long read into an interpreter that is
+    being taken down could print or crash, so each is given the time to
+    leave. One that does not is a daemon, and is left behind.
+
+    """
+    deadline = deadline_of(EXIT_TIMEOUT)
+    workers = [(thread, store) for thread, store in list(_workers.items())
+               if store.process == process_token()]
+    for _, store in workers:
+        store.abandon()
+    for thread, store in workers:
+        if store.join(time_left(deadline)):
+            thread.join(time_left(deadline))

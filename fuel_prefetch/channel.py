@@ -1,0 +1,644 @@
+"""The bounded hand-over of items from a producer to its consumers.
+
+A :class:`Store` is what one producer and its consumers share: how much may
+be held ready, and whether the producer should go on, stop or rest. A
+:class:`Channel` is one run of items through it, in their order, with exactly
+one ending. Each epoch gets a channel of its own, so that an ended one stays
+ended and a superseded one can't take what belongs to its successor.
+
+"""
+from __future__ import absolute_import, division, print_function
+
+import os
+import threading
+import warnings
+import weakref
+from collections import deque
+
+import six
+
+from fuel_prefetch.exceptions import (
+    PrefetchError, PrefetchTimeout, PrefetchWarning)
+from fuel_prefetch.stats import Counters
+from fuel_prefetch.waiting import (
+    Gate, deadline_of, monotonic, process_token, time_left)
+
+# How a channel ends.
+ENDED = 'ended'  # the source has no more items
+SUPERSEDED = 'superseded'  # a newer channel took its place
+CLOSED = 'closed'  # the consumer closed the store
+LOST = 'lost'  # the producer is gone, by a fault that is none of the source's
+FORKED = 'forked'  # the producer is in the parent process
+# ... and how a store does without its consumer's word: nobody is left.
+ABANDONED = 'abandoned'
+
+
+_stores = weakref.WeakSet()
+
+# Before 3.7 nobody tells the child of a fork, so it has to look.
+FORKS_UNSEEN = not hasattr(os, 'register_at_fork')
+
+
+def _disown_stores():
+    for store in list(_stores):
+        store.disown()
+
+
+if not FORKS_UNSEEN:
+    os.register_at_fork(after_in_child=_disown_stores)
+
+
+class Failure(object):
+    """An error on its way to the reader, in the place of an item."""
+    def __init__(self, exc_info):
+        self.exc_info = exc_info
+
+    def deliver(self):
+        """Raise the error as it was raised, and forget it."""
+        exc_info, self.exc_info = self.exc_info, None
+        try:
+            six.reraise(*exc_info)
+        finally:
+            del exc_info  # a frame that holds its own traceback is a cycle
+
+
+# What the producer is doing is one of
+#
+#   RUNNING    in the source's code, or on the way from or to it;
+#   FULL       waiting for room, with one item in its hands;
+#   RESTING    waiting at a boundary between two items, with none in its
+#              hands: after a failure until a reader asks for what follows,
+#              a channel ahead of the readers, or paused;
+#   GONE       it will touch neither the source nor the store again.
+#
+#   RUNNING <--> FULL      RUNNING <--> RESTING      RUNNING --> GONE
+#
+# The consumer's side of it:
+#
+#   OPEN <--> PAUSING --> PAUSED --> ON DEMAND --> OPEN       any --> closed
+#
+# PAUSED and ON DEMAND mean that the producer is RESTING or GONE. It leaves
+# ON DEMAND by the first reader that takes or awaits an item.
+#
+# Invariants, whenever the lock is free:
+# - a channel's items enter while its `_ending` is None, and leave from the
+#   other end, one at a time and each once (`deque` sees to that);
+# - the items held, over all channels, are at most `max_items`, and one more
+#   for each of: a failure, an item put down because the store was paused;
+# - the bytes held are at most `max_bytes`, or one item's;
+# - at most one channel is ahead of the one that the consumer has entered;
+# - `_resting` is set only in RESTING, and only the producer, with the lock
+#   held and `_pausing` unset, clears it. So `pause` may rely on it.
+#
+# The lock guards transitions, not the hand-over. That is done with atomic
+# operations on a deque, for a lock taken twice for each item costs more than
+# all the rest. What makes it right is the order on both sides, as in Dekker's
+# algorithm: who waits first says so (`_wants_room`, `_wanted`), then looks
+# once more, then sleeps; who changes something first changes it, then looks
+# whether somebody waits. One of the two sees the other.
+class Store(object):
+    """What one producer holds ready for its consumers.
+
+    Parameters
+    ----------
+    max_items : int, optional
+        Most items held ready; no bound if ``None``, the default.
+    max_bytes : int, optional
+        Most bytes held ready. An empty store accepts any item.
+    timeout : float, optional
+        Seconds that the consumer's side waits for the producer. No end if
+        ``None``, the default.
+    counters : :class:`.Counters`, optional
+        Where to count.
+
+    """
+    def __init__(self, max_items=None, max_bytes=None, timeout=None,
+                 counters=None):
+        self.max_items = float('inf') if max_items is None else max_items
+        self.max_bytes = max_bytes
+        self.timeout = timeout
+        self.counters = Counters() if counters is None else counters
+        self.process = process_token()
+        # Re-entrant, since a signal handler may close the store.
+        self._lock = threading.RLock()
+        self._producer = Gate()  # the producer waits here
+        self._control = Gate()  # `enter` and `pause` wait here
+        self._exit = Gate()  # `join` waits here
+        # The latest two that were begun. Weak, since a cycle would keep their
+        # items until it is collected.
+        self._references = deque(maxlen=2)
+        self._latest_items = ()
+        self._ahead = deque()  # published, not entered: (channel, failure)
+        self._closed = None
+        self._pausing = False
+        self._on_demand = False
+        self._resting = False
+        self._gone = False
+        self._bytes = 0
+        self._in_hand = None  # bytes of the item that waits for room
+        self._running_since = None
+        self._open_up()
+        _stores.add(self)
+
+    def _open_up(self):
+        # Up to `_limit` items `put` need not look any further, and `get` not
+        # unless the producer waits for room. Bytes make both look each time.
+        self._limit = self.max_items if self.max_bytes is None else -1
+        self._wants_room = self.max_bytes is not None
+
+    # The producer's side
+
+    def begin(self):
+        """Begin the next channel, once the one before it was entered.
+
+        Returns
+        -------
+        channel : :class:`Channel` or None
+            ``None`` if the store was closed.
+
+        """
+        if not self.rest(lambda: not self._ahead):
+            return None
+        channel = Channel(self, self._latest_items)
+        with self._lock:
+            if self._closed:  # in the meantime
+                return None
+            self._references.append(weakref.ref(channel))
+            self._latest_items = channel.items
+        return channel
+
+    @property
+    def _channels(self):
+        channels = [reference() for reference in list(self._references)]
+        return [channel for channel in channels if channel is not None]
+
+    def publish(self, channel, exc_info=None):
+        """Offer a channel that was begun, or say why it has no items."""
+        self._ahead.append(
+            (channel, None if exc_info is None else Failure(exc_info)))
+        self._control.open()
+
+    def leave(self):
+        """Report that the producer won't touch source or store again."""
+        self._running(False)
+        for channel in self._channels:
+            # Nobody reads an abandoned one, but perhaps, as the interpreter
+            # exits, a daemon thread, which must not take this for the end.
+            if not channel.complete and self._closed != ABANDONED:
+                channel.finish(self._closed or LOST)
+        if self._closed:
+            self._ahead.clear()  # a cycle, as channels know their store
+        self._gone = True
+        self._control.open()
+        self._exit.open()
+
+    def welcome(self):
+        """Make ready for a worker that goes on where one has left."""
+        with self._lock:
+            self._gone = self._resting = False
+
+    def _running(self, running):
+        """Start or stop the clock of the producer's own work."""
+        now = monotonic()
+        since, self._running_since = (self._running_since,
+                                      now if running else None)
+        if since is not None:
+            self.counters.seconds_producing += now - since
+        return now
+
+    def _put_slowly(self, channel, entry):
+        nbytes = entry[2]
+        stopped = self._running(False)
+        self._in_hand = nbytes
+        while True:
+            self._wants_room = True  # a reader takes it back as it wakes us
+            if self._closed or self._pausing or (
+                    self._has_room(channel, nbytes)):
+                break
+            self._producer.wait()
+        self._wants_room = self.max_bytes is not None
+        self.counters.seconds_blocked += self._running(True) - stopped
+        self._in_hand = None
+        if self._closed:
+            self.counters.batches_dropped += 1
+            self.counters.bytes_dropped += nbytes
+            return False
+        if self.max_bytes is not None:
+            with self._lock:
+                self._bytes += nbytes
+        channel._append(entry)
+        return not self._pausing or self.rest()
+
+    def _has_room(self, channel, nbytes):
+        held = len(channel.items) + len(channel._behind)
+        return held < self.max_items and (
+            self.max_bytes is None or not held or
+            self._bytes + nbytes <= self.max_bytes)
+
+    def rest(self, ready=lambda: True):
+        """Wait at a boundary until it is time to go on.
+
+        Returns
+        -------
+        going_on : bool
+            Whether to go on, rather than leave a closed store.
+
+        """
+        self._running(False)
+        with self._lock:
+            self._resting = True
+        self._control.open()
+        while True:
+            with self._lock:
+                if self._closed:
+                    return False
+                if not self._pausing and ready():
+                    self._resting = False
+                    self._running(True)
+                    return True
+            self._producer.wait()
+
+    # The consumer's side
+
+    def enter(self):
+        """Wait for the next channel; :meth:`entered` says that it is taken.
+
+        Returns
+        -------
+        channel : :class:`Channel`
+            The channel.
+        failure : :class:`Failure` or None
+            What the source raised instead of beginning.
+
+        Raises
+        ------
+        PrefetchTimeout
+            If none is published in time.
+        PrefetchError
+            If the store was closed.
+
+        """
+        deadline = deadline_of(self.timeout)
+        while True:
+            gone = self._gone  # looked at first: it publishes, then leaves
+            try:
+                return self._ahead[0]
+            except IndexError:
+                pass
+            if self._closed:
+                raise PrefetchError('the stream was closed')
+            if gone:
+                raise PrefetchError('the producer ended without a reason')
+            if not self._control.wait(time_left(deadline)):
+                raise PrefetchTimeout(
+                    'no epoch began within {} seconds'.format(self.timeout))
+
+    def entered(self, channel):
+        """Let the producer begin the channel after `channel`.
+
+        In two steps, so that no channel is lost to Ctrl-C in between. Doing
+        it again does no harm.
+
+        """
+        try:
+            if self._ahead[0][0] is channel:
+                self._ahead.popleft()
+        except IndexError:
+            pass
+        self._producer.open()
+
+    def pause(self):
+        """Have the producer rest, and wait until it does.
+
+        What it has in its hands it puts into the store first, even if
+        that is full. It rests until :meth:`resume`.
+
+        Raises
+        ------
+        PrefetchTimeout
+            If it does not in time; then it goes on.
+
+        """
+        deadline = deadline_of(self.timeout)
+        with self._lock:
+            self._pausing, self._on_demand = True, False
+            self._limit = -1
+        self._producer.open()
+        try:
+            while not (self._resting or self._gone):
+                if not self._control.wait(time_left(deadline)):
+                    raise PrefetchTimeout('the batch in hand took more than '
+                                          '{} seconds'.format(self.timeout))
+        except BaseException:
+            self.resume()
+            raise
+
+    def resume(self):
+        """Let a paused producer go on."""
+        with self._lock:
+            self._pausing = self._on_demand = False
+            if not self._closed:
+                self._open_up()
+        self._producer.open()
+
+    def resume_on_demand(self):
+        """Let a paused producer go on when a reader asks for an item."""
+        with self._lock:
+            self._on_demand = self._wants_room = True
+            asked = any(channel._waiting for channel in self._channels)
+        if asked:
+            self.resume()
+
+    def _take(self, nbytes):
+        """Account for an item that was taken, and wake who waits for room.
+
+        Once is enough. Should Ctrl-C come in between, the producer is woken
+        by the reader who finds the store empty.
+
+        """
+        if self.max_bytes is None:
+            self._wants_room = False
+        else:
+            with self._lock:
+                self._bytes -= nbytes
+        self._ask()
+
+    def _ask(self):
+        """Tell the producer that there is room, or an item awaited."""
+        if self._on_demand:
+            self.resume()
+        else:
+            self._producer.open()
+
+    def close(self, reason=CLOSED):
+        """End all channels for `reason` and send the producer away.
+
+        What was read ahead is dropped. The producer is not waited for.
+
+        """
+        with self._lock:
+            channels = self._channels
+            for channel in channels:
+                channel.finish(reason)
+            self._closed = self._closed or reason
+            self._limit = -1
+        self._producer.open()
+        self._control.open()
+        self._ahead.clear()
+        for channel in channels:
+            channel.drop()
+
+    def disown(self):
+        """Give up all channels, after a fork.
+
+        The producer is in the other process, and so may be the holder of
+        any lock. Handing out what is left would hide that.
+
+        """
+        for channel in self._channels:
+            if not channel.exhausted:
+                channel.items, channel._ending = deque(), FORKED
+
+    def abandon(self):
+        """Send the producer away, as nobody is left to read.
+
+        A finalizer may call this, in any thread and at any moment: it
+        takes no lock, and leaves dropping the items to the producer.
+
+        """
+        self._closed = self._closed or ABANDONED
+        self._limit = -1
+        self._producer.open()
+
+    def join(self, timeout=None):
+        """Wait until the producer has left; return whether it has."""
+        deadline = deadline_of(timeout)
+        while not self._gone:
+            if not self._exit.wait(time_left(deadline)):
+                return self._gone
+        self._exit.open()  # for whoever else waits there
+        return True
+
+    def snapshot(self):
+        """Return :class:`.Stats` of this moment."""
+        entries = [entry for channel in self._channels
+                   for entry in list(channel.items)
+                   if not isinstance(entry[0], Failure)]
+        since, in_hand = self._running_since, self._in_hand
+        return self.counters.snapshot(
+            len(entries), sum(nbytes for _, _, nbytes in entries),
+            in_hand, 0. if since is None else monotonic() - since)
+
+
+class Channel(object):
+    """One run of items, and its ending.
+
+    ::
+
+        OPEN --> ENDED       OPEN --> SUPERSEDED | CLOSED | LOST
+                 ENDED, with items left --> SUPERSEDED | CLOSED
+
+    Entries are triples: ``None``, a :class:`Failure` or a warning; the
+    item; its size in bytes. So any object is fit to be an item.
+
+    Parameters
+    ----------
+    store : :class:`Store`
+        The store whose bounds hold.
+    behind : deque
+        What is left of the channel before this one; it counts too.
+
+    """
+    def __init__(self, store, behind=()):
+        self._store = store
+        self._behind = behind
+        self.items = deque()
+        self._waiting = []  # a token for each reader that waits
+        self._wanted = False  # one waits, and nobody has opened for it yet
+        self._readers = Gate()  # which wakes one; that one wakes the next
+        self._ending = None
+        self._stop_args = ()
+        self.complete = False  # the producer has come to the end
+        self.stopped = False  # and a reader was told so
+
+    # The producer's side
+
+    def put(self, entry):
+        """Append an entry, waiting for room; return whether to go on.
+
+        Parameters
+        ----------
+        entry : tuple
+            A notice or ``None``, the item, its size in bytes. The notice is
+            the text of a :class:`.PrefetchWarning` for who takes the item.
+
+        """
+        store = self._store
+        if len(self.items) + len(self._behind) >= store._limit:
+            return store._put_slowly(self, entry)
+        self.items.append(entry)
+        if self._wanted:
+            self._wanted = False
+            self._readers.open()
+        return True
+
+    def fail(self, exc_info):
+        """Append an error; then comes :meth:`hold`."""
+        self._append((Failure(exc_info), None, 0))
+
+    def hold(self):
+        """Wait until a reader asks for what follows a failure.
+
+        Returns
+        -------
+        going_on : bool
+            As :meth:`put`.
+
+        """
+        # A reader takes its token back before it takes an item, so a token
+        # beside an empty deque is of one that knows of the failure.
+        return self._store.rest(lambda: not self.items and self._waiting)
+
+    def end(self, args=()):
+        """End the channel; `args` are those of the StopIteration."""
+        with self._store._lock:
+            self.complete = True
+            if self._ending is None:
+                self._ending, self._stop_args = ENDED, args
+        self._readers.open()
+
+    def _append(self, entry):
+        self.items.append(entry)
+        self._readers.open()
+
+    # The consumer's side
+
+    @property
+    def exhausted(self):
+        """Whether readers get nothing more from it."""
+        return self._ending is not None and not self.items
+
+    def get(self):
+        """Take the next item.
+
+        Raises
+        ------
+        StopIteration
+            At the end, each time; also if a newer channel has begun.
+        PrefetchTimeout
+            If there is none in time. Nothing is lost: try again.
+        PrefetchError
+            If the store was closed, or the process forked since.
+        BaseException
+            If the source raised it in the place of the item.
+
+        """
+        store = self._store
+        if FORKS_UNSEEN and store.process != process_token():
+            store.disown()
+        try:
+            entry = self.items.popleft()
+        except IndexError:
+            entry = None  # what is raised below must not seem to stem from it
+        if entry is None:
+            entry = self._wait(store.timeout)
+        notice, item, nbytes = entry
+        if store._wants_room:
+            store._take(nbytes)
+        if notice is not None:
+            self._heed(notice, item, nbytes)
+        return item
+
+    def _heed(self, notice, item, nbytes):
+        if isinstance(notice, Failure):
+            notice.deliver()
+        try:
+            # The caller of `next`, three frames up, is who should know.
+            warnings.warn(notice, PrefetchWarning, stacklevel=4)
+        except PrefetchWarning:
+            # Warnings are errors in this run. The item must not be lost.
+            with self._store._lock:
+                self._store._bytes += nbytes
+            self.items.appendleft((None, item, nbytes))
+            raise
+
+    def _wait(self, timeout):
+        if self._ending == FORKED:
+            self._stop()  # without the lock, which may never be released
+        started = monotonic()
+        deadline = deadline_of(timeout)
+        token = object()
+        try:
+            while True:
+                self._waiting.append(token)
+                try:
+                    while True:
+                        self._wanted = True
+                        if self.items or self._ending is not None:
+                            break
+                        self._store._ask()
+                        if not (self._readers.wait(time_left(deadline)) or
+                                self.items or self._ending):
+                            raise PrefetchTimeout('no batch came within {} '
+                                                  'seconds'.format(timeout))
+                finally:
+                    self._waiting.remove(token)
+                    if self._waiting:
+                        self._readers.open()  # for the next to look
+                try:
+                    return self.items.popleft()
+                except IndexError:
+                    pass
+                if self.exhausted:  # else another reader was quicker
+                    self._stop()
+        finally:
+            with self._store._lock:
+                self._store.counters.seconds_waiting += monotonic() - started
+
+    def _stop(self):
+        if self._ending == CLOSED:
+            raise PrefetchError('the stream was closed')
+        if self._ending == FORKED:
+            raise PrefetchError('this process was forked in the middle of an '
+                                'epoch; ask for a new epoch iterator')
+        if self._ending == LOST:
+            raise PrefetchError('the producer ended without a reason')
+        self.stopped = True
+        args, self._stop_args = self._stop_args, ()
+        raise StopIteration(*args)
+
+    def finish(self, reason):
+        """End the channel for `reason`, unless it has come to its end.
+
+        What it still holds is not for its readers any more.
+
+        """
+        with self._store._lock:
+            if self._ending is None or self._ending == ENDED and self.items:
+                self._ending = reason
+        self._readers.open()
+
+    def drop(self):
+        """Drop what the channel holds."""
+        entries = []
+        with self._store._lock:
+            try:
+                while True:  # beside readers, who take no lock
+                    entries.append(self.items.popleft())
+            except IndexError:
+                pass
+            nbytes = sum(entry[2] for entry in entries)
+            self._store._bytes -= nbytes
+            counters = self._store.counters
+            counters.bytes_dropped += nbytes
+            counters.batches_dropped += sum(
+                not isinstance(entry[0], Failure) for entry in entries)
+        self._readers.open()
+        self._store._ask()
+        del entries  # they die without the lock
+
+    def reopen(self):
+        """Let a producer put items into an ended channel again."""
+        with self._store._lock:
+            self._ending = None
+            self.complete = False

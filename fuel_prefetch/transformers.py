@@ -1,0 +1,343 @@
+"""Fuel transformers that work ahead of their readers."""
+from __future__ import absolute_import, division, print_function
+
+import inspect
+import numbers
+from functools import partial
+
+import numpy
+from fuel.iterator import DataIterator
+from fuel.transformers import Transformer
+
+from fuel_prefetch import arrays
+from fuel_prefetch.background import Prefetcher, Source
+from fuel_prefetch.exceptions import PrefetchError
+
+
+class BackgroundDataStream(Transformer):
+    """Computes batches of a stream ahead of time in a thread.
+
+    While the caller works on one batch, the next ones are read and
+    transformed. Nothing else changes: batches, order, errors and ends are
+    those of the wrapped stream.
+
+    Parameters
+    ----------
+    data_stream : :class:`~fuel.streams.AbstractDataStream`
+        The stream to read. From the first epoch to :meth:`close`, leave
+        reading it to this one. Between epochs it may be changed.
+    max_store : int, optional
+        Most batches held ready; the producer may have one more in hand.
+        Defaults to 10; ``None`` or -1 set no bound.
+    max_bytes : int, optional
+        Most bytes held ready, lists and object arrays included. A batch
+        that is larger is let through alone. Defaults to ``None``, no bound.
+    across_epochs : bool, optional
+        Whether to begin the next epoch before it is asked for, so that its
+        first batches are ready too. Within the same bounds, and one epoch
+        ahead at most. A change made to the wrapped stream between epochs
+        then comes an epoch late, unless :meth:`reset` follows it. Defaults
+        to ``False``.
+    copy : bool, optional
+        Whether to copy each array as it is produced. Needed for a stream
+        that fills the same memory for each batch. Defaults to ``False``.
+    backend : {'thread'}, optional
+        Where the wrapped stream is read. Defaults to ``'thread'``.
+    timeout : float, optional
+        Seconds that a reader waits for a batch, or for an epoch to begin,
+        before :class:`.PrefetchTimeout` is raised. Nothing is lost by it.
+        Defaults to ``None``, as long as it takes.
+    context : None, optional
+        For backends that start processes.
+
+    Raises
+    ------
+    ValueError
+        If an argument can't be what it is, with its name and value.
+
+    Notes
+    -----
+    The producer starts with an epoch and ends with it, `across_epochs`
+    apart; one thread makes all reads of an epoch, errors in between included.
+    :meth:`~fuel.streams.AbstractDataStream.get_epoch_iterator` of the
+    wrapped stream is called there too, once for each call of ours, and what
+    it raises is raised by ours. After an error nothing more is read until
+    the caller asks for it.
+
+    What was read ahead is dropped when an epoch is left early and by
+    :meth:`reset` and :meth:`next_epoch`. So where a stream carries the rest
+    of an abandoned epoch over into the next (an endless dataset does, or
+    :class:`~fuel.transformers.Unpack`), or draws random numbers for each
+    batch, the next epoch is what it would be without reading ahead only
+    after a whole epoch.
+
+    The batches come as they are made: without a copy, and in the containers
+    the wrapped stream uses. Several threads may take batches from one
+    stream; each goes to one of them.
+
+    """
+    def __init__(self, data_stream, max_store=10, max_bytes=None,
+                 across_epochs=False, copy=False, backend='thread',
+                 timeout=None, context=None, **kwargs):
+        _check('data_stream', data_stream, 'be a data stream',
+               not inspect.isclass(data_stream) and
+               callable(getattr(data_stream, 'get_epoch_iterator', None)))
+        _check('max_store', max_store, 'be a positive integer, None or -1',
+               max_store is None or _is_count(max_store) or
+               _is_integer(max_store) and max_store == -1)
+        _check('max_bytes', max_bytes, 'be a positive integer or None',
+               max_bytes is None or _is_count(max_bytes))
+        _check('across_epochs', across_epochs, 'be True or False',
+               isinstance(across_epochs, (bool, numpy.bool_)))
+        _check('copy', copy, 'be True or False',
+               isinstance(copy, (bool, numpy.bool_)))
+        _check('backend', backend, "be 'thread'", backend == 'thread')
+        _check('timeout', timeout, 'be a positive number of seconds or None',
+               timeout is None or isinstance(timeout, numbers.Real) and
+               not isinstance(timeout, bool) and timeout > 0)
+        _check('context', context, "be None where backend is 'thread'",
+               context is None)
+        iteration_scheme = kwargs.pop('iteration_scheme', None)
+        _check('iteration_scheme', iteration_scheme,
+               'be set on the wrapped stream', iteration_scheme is None)
+        produces_examples = kwargs.pop('produces_examples', None)
+        super(BackgroundDataStream, self).__init__(data_stream, **kwargs)
+        if produces_examples is not None:
+            self.produces_examples = produces_examples
+        self.max_store = max_store
+        self.max_bytes = max_bytes
+        self.across_epochs = across_epochs
+        self.copy = copy
+        self.backend = backend
+        self.timeout = timeout
+        self.context = context
+        self._start_afresh()
+
+    def _start_afresh(self):
+        unbounded = self.max_store is None or self.max_store == -1
+        self._prefetcher = Prefetcher(
+            None if unbounded else int(self.max_store),
+            None if self.max_bytes is None else int(self.max_bytes),
+            self.timeout, self.across_epochs, type(self).__name__)
+        self._channel = None
+        self._source = None
+
+    # What the wrapped stream says of itself holds for this one too, also
+    # where it changes. The setters are there for Fuel's constructors, and
+    # for a caller who set these on the stream that is wrapped now.
+
+    @property
+    def iteration_scheme(self):
+        return self.data_stream.iteration_scheme
+
+    @iteration_scheme.setter
+    def iteration_scheme(self, value):
+        if 'data_stream' in self.__dict__:  # not while it is constructed
+            self.data_stream.iteration_scheme = value
+
+    @property
+    def axis_labels(self):
+        if self._axis_labels is not None:
+            return self._axis_labels
+        return self.data_stream.axis_labels
+
+    @axis_labels.setter
+    def axis_labels(self, value):
+        self._axis_labels = value
+
+    @property
+    def produces_examples(self):
+        if hasattr(self, '_produces_examples'):
+            return self._produces_examples
+        return self.data_stream.produces_examples
+
+    @produces_examples.setter
+    def produces_examples(self, value):
+        Transformer.produces_examples.fset(self, value)
+
+    @property
+    def stats(self):
+        """A :class:`~fuel_prefetch.stats.Stats` of this moment."""
+        return self._prefetcher.snapshot()
+
+    def get_epoch_iterator(self, as_dict=False):
+        """Begin an epoch, and return an iterator over it.
+
+        An epoch that is under way ends, and what was read ahead of it is
+        dropped.
+
+        Parameters
+        ----------
+        as_dict : bool, optional
+            Whether to return batches as dictionaries with the names of
+            :attr:`sources` as keys. Defaults to ``False``.
+
+        Raises
+        ------
+        BaseException
+            What the wrapped stream raises, StopIteration included.
+        PrefetchTimeout
+            If the epoch didn't begin in time.
+
+        """
+        prefetcher = self._prefetcher
+        self._channel = None
+        if self._source is None or (
+                self._source.data_stream is not self.data_stream):
+            self._source = EpochSource(
+                self.data_stream, prefetcher.counters, self.copy,
+                self.max_bytes is not None)
+        self._channel = prefetcher.begin(self._source)
+        return EpochIterator(self, self._channel, as_dict)
+
+    def get_data(self, request=None):
+        """Return the next batch of the epoch under way."""
+        if request is not None:
+            raise ValueError('request must be None, got {!r}'.format(request))
+        if self._channel is None:
+            raise PrefetchError('no epoch is under way; ask for an epoch '
+                                'iterator first')
+        return self._channel.get()
+
+    def reset(self):
+        """Reset the wrapped stream, and drop what was read ahead.
+
+        In the middle of an epoch take a new epoch iterator afterwards. The
+        old one goes on with what the wrapped one gives next, which is past
+        what was dropped where an iteration scheme decides.
+
+        """
+        self._prefetcher.interrupt(self.data_stream.reset)
+
+    def next_epoch(self):
+        """Have the wrapped stream switch to its next epoch.
+
+        In the middle of an epoch the same holds as for :meth:`reset`.
+
+        """
+        self._prefetcher.interrupt(self.data_stream.next_epoch)
+
+    def close(self, timeout=5.0):
+        """Stop reading ahead, and close the wrapped stream.
+
+        An epoch iterator that isn't at its end raises
+        :class:`.PrefetchError` from now on, also to whoever waits for it.
+        A new epoch may be begun, if the wrapped stream can be used again.
+        Closing twice does nothing more.
+
+        Parameters
+        ----------
+        timeout : float, optional
+            Seconds that it may take. Nine tenths are for the batch in hand;
+            then the wrapped stream is closed even so, which frees a
+            read that blocks for ever. Defaults to 5; ``None`` waits for the
+            batch as long as it takes.
+
+        """
+        self._prefetcher.close(self.data_stream.close, timeout)
+
+    def __getstate__(self):
+        # Between epochs all that counts is in the wrapped stream.
+        if self._prefetcher.busy:
+            raise PrefetchError('a stream that is read ahead can be pickled '
+                                'between epochs only')
+        state = self.__dict__.copy()
+        for name in ('_channel', '_source', '_prefetcher'):
+            del state[name]
+        return state
+
+    def __setstate__(self, state):
+        self.__dict__.update(state)
+        self._start_afresh()
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *exc_info):
+        self.close()
+
+
+class EpochIterator(DataIterator):
+    """An iterator over one epoch of a stream that is read ahead.
+
+    Parameters
+    ----------
+    data_stream : :class:`BackgroundDataStream`
+        The stream. It stays alive as long as its iterator.
+    channel : :class:`.Channel`
+        Where the epoch comes from. A newer epoch has another one, so this
+        iterator can't take anything from it.
+    as_dict : bool
+        Whether to return dictionaries.
+
+    """
+    def __init__(self, data_stream, channel, as_dict):
+        super(EpochIterator, self).__init__(data_stream, as_dict=as_dict)
+        self._channel = channel
+
+    def __next__(self):
+        try:
+            data = self._channel.get()
+        except StopIteration:
+            self.data_stream._prefetcher.settle(self._channel)
+            raise
+        if self.as_dict:
+            return dict(zip(self.data_stream.sources, data))
+        return data
+
+    def __getstate__(self):
+        raise PrefetchError('an epoch iterator of a stream that is read '
+                            'ahead can not be pickled')
+
+    next = __next__  # for 2.7, where it is one call less than Fuel's
+
+
+class EpochSource(Source):
+    """The wrapped stream, as the worker sees it.
+
+    Parameters
+    ----------
+    data_stream : :class:`~fuel.streams.AbstractDataStream`
+        The wrapped stream.
+    counters, copy, count_all
+        As in :class:`.Inspection`.
+
+    """
+    def __init__(self, data_stream, counters, copy, count_all):
+        super(EpochSource, self).__init__()
+        self.data_stream = data_stream
+        # No bound method: in a cycle the wrapped stream would outlive ours.
+        self.prepare = arrays.Inspection(counters, copy, count_all,
+                                         partial(_describe, data_stream))
+
+    def open_iterator(self):
+        # An epoch may well begin with the memory that the last one began
+        # with, where examples are parts of one array.
+        self.prepare.restart()
+        return self.data_stream.get_epoch_iterator()
+
+
+def _describe(data_stream, index):
+    try:
+        name = data_stream.sources[index]
+    except Exception:  # a stream that doesn't know its sources
+        name = index
+    return ('source {!r} comes in the same memory as in a batch that is not '
+            'used yet; if the stream fills one buffer again and again, that '
+            'batch was overwritten: pass copy=True to BackgroundDataStream'
+            .format(name))
+
+
+def _check(name, value, expectation, holds):
+    if not holds:
+        raise ValueError('{} must {}, got {!r}'.format(
+            name, expectation, value))
+
+
+def _is_integer(value):
+    return (isinstance(value, numbers.Integral) and
+            not isinstance(value, (bool, numpy.bool_)))
+
+
+def _is_count(value):
+    return _is_integer(value) and value >= 1
