@@ -1,0 +1,303 @@
+"""Train a classifier of digits without and with prefetching, and compare.
+
+Scikit-learn's 1,797 scanned digits are written to an HDF5 file. Fuel reads
+them from there in shuffled batches, SciPy distorts each digit as another hand
+might have drawn it, and a NumPy network with one hidden layer learns from
+what comes out. The same training runs twice from the same seed: first each
+batch is made when the network asks for it, then BackgroundDataStream makes it
+in a thread while the network learns from the one before. The report shows
+
+- how long both took, their ratio, and the ratio that would be ideal by the
+  times that the first run spent on either side;
+- how many of the 500 digits held out, undistorted, both networks know;
+- that both saw the same batches in the same order, by a digest of every byte.
+
+BLAS is held to one thread, so that the network leaves a core to the producer.
+Where threadpoolctl is missing, as on Python 2.7, it isn't: there, set
+OPENBLAS_NUM_THREADS=1 (or MKL_NUM_THREADS=1) before you start.
+
+"""
+from __future__ import absolute_import, division, print_function
+
+import argparse
+import contextlib
+import hashlib
+import os
+import shutil
+import sys
+import tempfile
+from collections import namedtuple
+
+import numpy
+from progressbar import ETA, Bar, Percentage, ProgressBar
+
+from fuel_prefetch import BackgroundDataStream
+from fuel_prefetch.bin import digits
+from fuel_prefetch.waiting import monotonic
+
+REQUIRED_ACCURACY = .95
+EXAMPLES = """\
+examples:
+  fuel-prefetch demo
+  fuel-prefetch demo --max-store 1           hold one batch ready, not ten
+  fuel-prefetch demo --hidden 200            a network that often waits
+  fuel-prefetch demo --data digits.hdf5      keep the data, to play with
+
+exit codes:
+  0    both runs saw the same batches and know over 95 % of the digits
+  1    they didn't, or the digits couldn't be had
+  2    a bad option
+  130  interrupted by Ctrl-C
+"""
+
+Run = namedtuple('Run', [
+    'total',  # seconds
+    'waiting',  # how many of them until the stream had given each batch
+    'first',  # and how many until it had given the first ones of epochs
+    'batches', 'digest', 'network', 'accuracy'])
+
+
+def add_arguments(parser):
+    """Add this command's options to a parser."""
+    parser.epilog = EXAMPLES
+    parser.add_argument('--epochs', type=at_least(1), default=100,
+                        metavar='N', help='epochs to train for')
+    parser.add_argument('--batch-size', type=at_least(1), default=64,
+                        metavar='N', help='digits in a batch')
+    parser.add_argument('--hidden', type=at_least(1), default=1500,
+                        metavar='N', help='units of the hidden layer')
+    parser.add_argument('--max-store', type=depth, default=10, metavar='N',
+                        help='most batches held ready; -1 for no bound')
+    parser.add_argument('--seed', type=at_least(0), default=1, metavar='N',
+                        help='where all that is random starts')
+    parser.add_argument('--data', type=data_file, metavar='FILE',
+                        help='the HDF5 file: read if it is there, else '
+                             'written and kept (default: a temporary file)')
+
+
+def at_least(least):
+    """Make a type of argument: whole numbers from `least` up."""
+    def number(text):
+        if not text.isdigit() or not least <= int(text) < 2 ** 32:
+            raise argparse.ArgumentTypeError(
+                "'{}' is not a whole number from {} up".format(text, least))
+        return int(text)
+    return number
+
+
+def depth(text):
+    """Convert the argument that says how far to read ahead."""
+    return -1 if text == '-1' else at_least(1)(text)
+
+
+def data_file(path):
+    """Check an argument that names the file of digits."""
+    if os.path.exists(path):
+        try:
+            digits.check_digits(path)
+        except (EnvironmentError, KeyError, ValueError):
+            raise argparse.ArgumentTypeError(
+                "'{}' doesn't hold the digits".format(path))
+    elif not os.path.isdir(os.path.dirname(os.path.abspath(path))):
+        raise argparse.ArgumentTypeError(
+            "there is no folder for '{}'".format(path))
+    return path
+
+
+def run(args):
+    """Do as the docstring of this module says; return the exit code."""
+    folder = tempfile.mkdtemp(prefix='fuel-prefetch-')
+    try:
+        with one_blas_thread():
+            return compare(obtain_digits(args.data, folder), args)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def obtain_digits(path, folder):
+    """Write the data unless it is there; return the path of the file."""
+    if path is not None and os.path.exists(path):
+        return path
+    written = os.path.join(folder, 'digits.hdf5')
+    try:
+        digits.write_digits(written)
+        if path is None:
+            return written
+        # Only now, so that a file that is there is a whole one.
+        shutil.move(written, path)
+        return path
+    except ImportError as error:
+        fail('scikit-learn, which has the digits, is missing ({}): '
+             'pip install fuel-prefetch[demo]'.format(error))
+    except EnvironmentError as error:
+        fail("cannot write the digits: {}".format(error))
+
+
+def fail(message):
+    """Exit with code 1 and a message."""
+    raise SystemExit('fuel-prefetch demo: error: ' + message)
+
+
+@contextlib.contextmanager
+def one_blas_thread():
+    """Hold BLAS to one thread, if that is possible."""
+    try:
+        from threadpoolctl import threadpool_limits
+    except ImportError:
+        yield
+    else:
+        with threadpool_limits(limits=1, user_api='blas'):
+            yield
+
+
+def compare(path, args):
+    """Train twice and report; return the exit code."""
+    say('The digits are in {}'.format(path))
+    # What happens once in a process, such as the first import of parts of
+    # SciPy, must not count against the first run.
+    train(path, args, epochs=1)
+    say('{} epochs without prefetching ...'.format(args.epochs))
+    bare = train(path, args, args.epochs)
+    say('{} epochs with prefetching, max_store={} ...'.format(
+        args.epochs, args.max_store))
+    ahead = train(path, args, args.epochs, lambda stream: (
+        BackgroundDataStream(stream, max_store=args.max_store)))
+    return report(bare, ahead)
+
+
+def train(path, args, epochs, wrap=lambda stream: stream):
+    """Train a network.
+
+    Parameters
+    ----------
+    path : str
+        The file of digits.
+    args : :class:`argparse.Namespace`
+        `batch_size`, `hidden` and `seed`.
+    epochs : int
+        How many epochs.
+    wrap : callable, optional
+        What to do with the stream first.
+
+    Returns
+    -------
+    :class:`Run`
+        What came of it.
+
+    """
+    network = digits.Network(
+        args.hidden, numpy.random.RandomState([args.seed, 2]))
+    digest = hashlib.sha256()
+    batches = 0
+    waiting = first = 0
+    stream = wrap(digits.train_stream(path, args.batch_size, args.seed))
+    with contextlib.closing(stream), progress(epochs) as show:
+        start = monotonic()
+        for epoch in range(epochs):
+            asked = monotonic()
+            iterator = stream.get_epoch_iterator()
+            batch = next(iterator, None)
+            first += monotonic() - asked
+            while batch is not None:
+                waiting += monotonic() - asked
+                features, targets = batch
+                network.train(features, targets,
+                              rate=.002 * (1 - epoch / epochs))
+                # After the step, so that it tells of a batch that was
+                # written to meanwhile. It counts as training in either run.
+                add_to_digest(digest, batch)
+                batches += 1
+                asked = monotonic()
+                batch = next(iterator, None)
+            waiting += monotonic() - asked
+            digest.update(b'end of epoch')
+            show(epoch + 1)
+        total = monotonic() - start
+    return Run(total, waiting, first, batches, digest.hexdigest(), network,
+               evaluate(network, path))
+
+
+def add_to_digest(digest, batch):
+    """Update a digest with the arrays of a batch."""
+    for array in batch:
+        digest.update('{} {} '.format(
+            array.dtype.str, array.shape).encode('ascii'))
+        digest.update(numpy.ascontiguousarray(array))
+
+
+def evaluate(network, path):
+    """Tell which part of the held-out digits a network knows."""
+    with contextlib.closing(digits.test_stream(path, 100)) as stream:
+        right = [network.predict(features) == targets[:, 0]
+                 for features, targets in stream.get_epoch_iterator()]
+    return numpy.concatenate(right).mean()
+
+
+def report(bare, ahead):
+    """Print what came of both runs; return the exit code."""
+    say('\n                        total    waiting   training   accuracy')
+    for name, run in [('without', bare), ('with', ahead)]:
+        say('{:<7} prefetching {:>8.2f} s {:>8.2f} s {:>8.2f} s '
+            '{:>8.1f} %'.format(name, run.total, run.waiting,
+                                run.total - run.waiting, 100 * run.accuracy))
+    training = bare.total - bare.waiting
+    say('\nPrefetching made it {:.2f} times as fast. Ideal is {:.2f}: making '
+        'the batches took\n{:.2f} s and training {:.2f} s, and they can at '
+        'best go on at the same time. As\nnothing is read ahead of an epoch, '
+        'its first batch is waited for; that leaves {:.2f}.'.format(
+            bare.total / ahead.total,
+            bare.total / max(bare.waiting, training), bare.waiting, training,
+            bare.total / max(bare.waiting, training + bare.first)))
+
+    same = bare.digest == ahead.digest
+    say('\n{:,} batches without prefetching, digest {}\n'
+        '{:,} batches with prefetching,    digest {}\n{}'.format(
+            bare.batches, bare.digest[:32], ahead.batches, ahead.digest[:32],
+            'Both runs saw the same batches.' if same else
+            'The two runs saw different batches.'))
+    difference = max(abs(one - other).max() for one, other in zip(
+        bare.network.parameters, ahead.network.parameters))
+    say('The networks are the same to the last bit.' if difference == 0 else
+        'The weights of the networks differ by up to {:.2g}.'.format(
+            difference))
+    if not same:
+        fail('prefetching changed the batches')
+    accuracy = min(bare.accuracy, ahead.accuracy)
+    if accuracy <= REQUIRED_ACCURACY:
+        fail('{:.1f} % of the held-out digits are right, not over {:.0f} %; '
+             'more epochs may help'.format(100 * accuracy,
+                                           100 * REQUIRED_ACCURACY))
+    return 0
+
+
+def say(text):
+    """Print at once, also to a file or a pipe."""
+    print(text)
+    sys.stdout.flush()
+
+
+@contextlib.contextmanager
+def progress(epochs):
+    """Show a progress bar if there is a terminal to show it on.
+
+    Parameters
+    ----------
+    epochs : int
+        How many there are.
+
+    Yields
+    ------
+    callable
+        To be called with the number of epochs that are done.
+
+    """
+    if not sys.stderr.isatty():
+        yield lambda done: None
+        return
+    bar = ProgressBar(widgets=[Percentage(), ' ', Bar(), ' ', ETA()],
+                      max_value=epochs, fd=sys.stderr).start()
+    try:
+        yield bar.update
+    finally:
+        # The bar of a run that was interrupted stays where it was.
+        bar.finish(dirty=True)

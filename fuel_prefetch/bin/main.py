@@ -1,0 +1,70 @@
+"""The command `fuel-prefetch`.
+
+A subcommand is a module of this package. Its docstring is its help, of which
+the first line is the summary; `add_arguments(parser)` adds its options, and
+`run(args)` returns the exit code.
+
+"""
+from __future__ import absolute_import, division, print_function
+
+import argparse
+import sys
+
+from fuel_prefetch.bin import demo
+from fuel_prefetch.version import version
+
+COMMANDS = (demo,)
+
+
+class Parser(argparse.ArgumentParser):
+    """A parser that reports a bad value in one line."""
+    def error(self, message):
+        self.exit(2, '{}: error: {}\n'.format(self.prog, message))
+
+
+class HelpFormatter(argparse.ArgumentDefaultsHelpFormatter,
+                    argparse.RawDescriptionHelpFormatter):
+    """Shows the defaults, and leaves a docstring's lines as they are."""
+
+
+def make_parser():
+    parser = Parser(
+        prog='fuel-prefetch',
+        description='Reads ahead of a Fuel data stream while the model '
+                    'trains.')
+    parser.add_argument('--version', action='version',
+                        version='%(prog)s ' + version)
+    subparsers = parser.add_subparsers(dest='command', metavar='command')
+    # Python 3 alone lets a command be left out, unless told otherwise.
+    subparsers.required = True
+    for module in COMMANDS:
+        subparser = subparsers.add_parser(
+            module.__name__.split('.')[-1],
+            help=module.__doc__.splitlines()[0],
+            description=module.__doc__, formatter_class=HelpFormatter)
+        module.add_arguments(subparser)
+        subparser.set_defaults(run=module.run)
+    return parser
+
+
+def main(args=None):
+    """Run the command that `args`, or those of the process, ask for.
+
+    Parameters
+    ----------
+    args : list of str, optional
+        The arguments. Defaults to `sys.argv[1:]`.
+
+    Returns
+    -------
+    int
+        The exit code, for those errors that aren't a `SystemExit`.
+
+    """
+    args = make_parser().parse_args(args)
+    try:
+        return args.run(args)
+    except KeyboardInterrupt:
+        print('fuel-prefetch {}: interrupted'.format(args.command),
+              file=sys.stderr)
+        return 130  # as a shell has it for a program that SIGINT ended
