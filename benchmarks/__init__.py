@@ -1,0 +1,1 @@
+"""Measures prefetching beside what it replaces, in one run."""

@@ -1,0 +1,137 @@
+"""Prints the table of docs/benchmarks.rst; ``make bench`` runs it.
+
+Every ratio compares what was measured side by side, in turns, in this one
+run; the median over the rounds is printed. An absolute time says little: it
+depends on the machine and on what else that does.
+
+"""
+from __future__ import absolute_import, division, print_function
+
+import os
+import platform
+
+import fuel_prefetch  # noqa: F401  (before anything of Fuel's)
+import numpy
+from fuel.transformers import MultiProcessing
+
+from fuel_prefetch import BackgroundDataStream
+from benchmarks.streams import (
+    CountedStream, compress, numpy_step, queue_thread, sleep, timed)
+
+ROUNDS = 7
+
+
+def side_by_side(*calls):
+    """Return the median time of each call, measured in turns."""
+    rows = [[timed(call) for call in calls] for _ in range(ROUNDS)]
+    return numpy.median(rows, axis=0)
+
+
+def read(batches, step=None):
+    for _ in batches:
+        if step is not None:
+            step()
+
+
+def ahead(stream, epochs=1, step=None, **kwargs):
+    """Read epochs of a stream through ours."""
+    with BackgroundDataStream(stream, **kwargs) as wrapped:
+        for _ in range(epochs):
+            read(wrapped.get_epoch_iterator(), step)
+
+
+def report(what, value, unit):
+    print('{:<62}{:>8.2f} {}'.format(what, value, unit))
+
+
+def hand_over():
+    """What handing over a tiny batch costs, beside a bare queue.Queue."""
+    count = 20000
+    for depth in (1, 10, 100):
+        stream = CountedStream(count)
+        bare, queued, ours = side_by_side(
+            lambda: read(stream.get_epoch_iterator()),
+            lambda: read(queue_thread(stream, depth)),
+            lambda: ahead(stream, max_store=depth))
+        name = 'hand-over at depth {}: '.format(depth)
+        report(name + 'queue.Queue', (queued - bare) / count * 1e6, 'us')
+        report(name + 'ours', (ours - bare) / count * 1e6, 'us')
+        report(name + 'ours / queue.Queue',
+               (ours - bare) / (queued - bare), '')
+
+
+def process():
+    """The same, beside Fuel's own transformer with a process."""
+    def fuels(stream):
+        wrapped = MultiProcessing(stream, max_store=10)
+        try:
+            for _ in range(count):
+                wrapped.get_data()
+        finally:
+            wrapped.proc.terminate()
+            wrapped.proc.join()
+
+    for nbytes, count in [(24, 3000), (2 ** 24, 20)]:
+        stream = CountedStream(count, nbytes=nbytes)
+        theirs, ours = side_by_side(lambda: fuels(stream),
+                                    lambda: ahead(stream))
+        report('{} bytes a batch: MultiProcessing / ours'.format(nbytes),
+               theirs / ours, '')
+
+
+def size():
+    """Whether anything is paid for each byte."""
+    count = 2000
+    small, large = CountedStream(count), CountedStream(count, nbytes=2 ** 20)
+    times = side_by_side(lambda: ahead(small), lambda: ahead(large))
+    report('1 MiB a batch / 24 bytes a batch', times[1] / times[0], '')
+
+
+def overlap():
+    """How much of the ideal overlap of two equal sides is reached."""
+    count, seconds = 100, .005
+    for name, work, step in [
+            ('zlib beside a NumPy step', compress(seconds),
+             numpy_step(seconds)),
+            ('sleep beside sleep', sleep(seconds), sleep(seconds))]:
+        stream = CountedStream(count, work)
+        produce, train, ours, queued = side_by_side(
+            lambda: read(stream.get_epoch_iterator()),
+            lambda: read(range(count), step),
+            lambda: ahead(stream, step=step),
+            lambda: read(queue_thread(stream, 10), step))
+        # The first batch can't be overlapped with anything.
+        ideal = max(produce, train) + min(produce, train) / count
+        report('5 ms of {}: ideal / ours'.format(name), ideal / ours, '')
+        report('5 ms of {}: ideal / queue.Queue'.format(name),
+               ideal / queued, '')
+
+
+def epochs():
+    """What an epoch's start costs, and what it stalls."""
+    count = 200
+    empty = CountedStream(0)
+    bare, ours = side_by_side(
+        lambda: [read(empty.get_epoch_iterator()) for _ in range(count)],
+        lambda: ahead(empty, epochs=count))
+    report('starting and ending an epoch', (ours - bare) / count * 1e3, 'ms')
+    stream = CountedStream(5, sleep(.002))
+    produce, train, resting, across = side_by_side(
+        lambda: [read(stream.get_epoch_iterator()) for _ in range(20)],
+        lambda: read(range(100), sleep(.002)),
+        lambda: ahead(stream, 20, sleep(.002)),
+        lambda: ahead(stream, 20, sleep(.002), across_epochs=True))
+    ideal = max(produce, train) + min(produce, train) / 100
+    report('5 batches of 2 ms an epoch: ideal / ours', ideal / resting, '')
+    report('    with across_epochs: ideal / ours', ideal / across, '')
+
+
+if __name__ == '__main__':
+    print('{} {}, NumPy {}, {} cores\n'.format(
+        platform.python_implementation(), platform.python_version(),
+        numpy.__version__, os.cpu_count() if hasattr(os, 'cpu_count')
+        else '?'))
+    for part in (hand_over, process, size, overlap, epochs):
+        print(part.__doc__)
+        part()
+        print()
