@@ -1,6 +1,8 @@
 """What the demonstration is made of: digits, distortion and a network."""
 from __future__ import absolute_import, division, print_function
 
+import warnings
+
 import h5py
 import numpy
 from fuel.datasets import H5PYDataset
@@ -38,9 +40,12 @@ def write_digits(path):
             dataset = h5file.create_dataset(source, data=data)
             for dim, label in zip(dataset.dims, labels):
                 dim.label = label
-        h5file.attrs['split'] = H5PYDataset.create_split_array({
-            split: {'features': bounds, 'targets': bounds}
-            for split, bounds in splits.items()})
+        with warnings.catch_warnings():
+            # NumPy 1.17 to 1.26 have something to say of Fuel's dtype.
+            warnings.simplefilter('ignore', FutureWarning)
+            h5file.attrs['split'] = H5PYDataset.create_split_array({
+                split: {'features': bounds, 'targets': bounds}
+                for split, bounds in splits.items()})
 
 
 def open_digits(path, which_set):
@@ -63,14 +68,7 @@ def open_digits(path, which_set):
 
 
 def check_digits(path):
-    """Raise an error unless a file is like one of :func:`write_digits`.
-
-    Raises
-    ------
-    EnvironmentError, KeyError or ValueError
-        If it isn't.
-
-    """
+    """Raise an error unless a file is like one of :func:`write_digits`."""
     for which_set in ('train', 'test'):
         dataset = open_digits(path, which_set)
         handle = dataset.open()
@@ -217,11 +215,8 @@ class Network(object):
             weights = rng.normal(0, (2 / inputs) ** .5, (inputs, outputs))
             self.parameters += [weights.astype('float32'),
                                 numpy.zeros(outputs, 'float32')]
-        # Adam's running means of each gradient and of its square.
-        self._means = [(numpy.zeros_like(parameter),
-                        numpy.zeros_like(parameter))
-                       for parameter in self.parameters]
-        self._steps = 0
+        self._velocities = [numpy.zeros_like(parameter)
+                            for parameter in self.parameters]
 
     def _forward(self, features):
         weights, biases, out_weights, out_biases = self.parameters
@@ -229,7 +224,7 @@ class Network(object):
         return hidden, hidden.dot(out_weights) + out_biases
 
     def train(self, features, targets, rate):
-        """Take one step of gradient descent, by the rule called Adam.
+        """Take one step of gradient descent with momentum.
 
         Parameters
         ----------
@@ -249,22 +244,13 @@ class Network(object):
         hidden_errors = errors.dot(self.parameters[2].T) * (hidden > 0)
         gradients = [features.T.dot(hidden_errors), hidden_errors.sum(axis=0),
                      hidden.T.dot(errors), errors.sum(axis=0)]
-        self._steps += 1
-        rate *= (1 - .999 ** self._steps) ** .5 / (1 - .9 ** self._steps)
         # In place: arrays of this size are costly to allocate.
-        for parameter, (mean, square), gradient in zip(
-                self.parameters, self._means, gradients):
-            mean *= .9
-            mean += .1 * gradient
-            square *= .999
-            gradient *= gradient
-            gradient *= .001
-            square += gradient
-            numpy.sqrt(square, gradient)
-            gradient += 1e-8
-            numpy.divide(mean, gradient, gradient)
+        for parameter, velocity, gradient in zip(
+                self.parameters, self._velocities, gradients):
             gradient *= rate
-            parameter -= gradient
+            velocity *= .9
+            velocity -= gradient
+            parameter += velocity
 
     def predict(self, features):
         """Tell which digits `features` show."""

@@ -22,11 +22,6 @@ class Parser(argparse.ArgumentParser):
         self.exit(2, '{}: error: {}\n'.format(self.prog, message))
 
 
-class HelpFormatter(argparse.ArgumentDefaultsHelpFormatter,
-                    argparse.RawDescriptionHelpFormatter):
-    """Shows the defaults, and leaves a docstring's lines as they are."""
-
-
 def make_parser():
     parser = Parser(
         prog='fuel-prefetch',
@@ -41,7 +36,8 @@ def make_parser():
         subparser = subparsers.add_parser(
             module.__name__.split('.')[-1],
             help=module.__doc__.splitlines()[0],
-            description=module.__doc__, formatter_class=HelpFormatter)
+            description=module.__doc__,
+            formatter_class=argparse.RawDescriptionHelpFormatter)
         module.add_arguments(subparser)
         subparser.set_defaults(run=module.run)
     return parser
