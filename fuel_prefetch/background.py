@@ -112,6 +112,7 @@ class Prefetcher(object):
         """
         self._leave_behind()
         with self._lock:
+            self._closed = False  # even if it fails, the source was used
             if not self._go_ahead(source):
                 self._stop(SUPERSEDED, self.timeout)
                 self._source = source
@@ -127,7 +128,7 @@ class Prefetcher(object):
                 failure.deliver()
             self._channel = channel
             store.entered(channel)
-            self._closed = False
+            self._closed = False  # a `close` that didn't wait came before it
             return channel
 
     def _go_ahead(self, source):

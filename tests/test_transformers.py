@@ -656,6 +656,17 @@ class TestClosing(ContractTestCase):
             self.join(thread)
         self.assertEqual(wrapped.calls.count('close'), 1)
 
+    def test_close_after_an_epoch_that_did_not_begin(self):
+        def fail():
+            raise KeyError('start')
+
+        wrapped = IteratorStream(fail)
+        stream = self.wrap(wrapped)
+        stream.close()
+        self.assertRaises(KeyError, stream.get_epoch_iterator)
+        stream.close()
+        self.assertEqual(wrapped.calls.count('close'), 2)
+
     def test_context_manager(self):
         wrapped = IteratorStream(lambda: iter(examples(5)))
         with BackgroundDataStream(wrapped) as stream:
