@@ -70,6 +70,11 @@ class Prefetcher(object):
     name : str, optional
         For the worker's thread.
 
+    Attributes
+    ----------
+    number : int
+        Runs so far, those that didn't begin included.
+
     """
     # `_lock` is held while the worker is replaced or made to rest, so no
     # two calls on the source overlap. It is re-entrant for the sake of
@@ -88,6 +93,10 @@ class Prefetcher(object):
         self._source = None
         self._worker = None
         self._channel = None
+        self._latest = None  # the same, but kept when the run is closed
+        self._saved = None  # a run out of a pickle, not asked for yet
+        self._woken = None, None  # its number and its channel, when it was
+        self.number = 0
         self._closed = False
 
     def _leave_behind(self):
@@ -95,7 +104,9 @@ class Prefetcher(object):
         if self._process != process_token():
             self._process = process_token()
             self._lock = threading.RLock()  # its holder may be there
-            self._source = self._worker = self._channel = None
+            self._worker = self._channel = None
+            if self._saved is None:
+                self._source = None
 
     def begin(self, source):
         """Begin the next run of `source`; return its channel.
@@ -112,7 +123,10 @@ class Prefetcher(object):
         """
         self._leave_behind()
         with self._lock:
+            self._wake()
             self._closed = False  # even if it fails, the source was used
+            self.number += 1
+            self._latest = None
             if not self._go_ahead(source):
                 self._stop(SUPERSEDED, self.timeout)
                 self._source = source
@@ -126,7 +140,7 @@ class Prefetcher(object):
             if failure is not None:
                 self._stop(SUPERSEDED)
                 failure.deliver()
-            self._channel = channel
+            self._channel = self._latest = channel
             store.entered(channel)
             self._closed = False  # a `close` that didn't wait came before it
             return channel
@@ -168,6 +182,7 @@ class Prefetcher(object):
         """
         self._leave_behind()
         with self._lock:
+            self._wake()
             self._closed = False
             worker, channel = self._worker, self._channel
             if channel is None or channel.stopped:
@@ -186,7 +201,7 @@ class Prefetcher(object):
             finally:
                 if channel.complete and not self.endless:
                     # The reader has not seen the end, so there is none yet.
-                    worker.thread.join()
+                    worker.join()
                     channel.reopen()
                     worker.start(channel)
                 worker.store.resume_on_demand()
@@ -206,6 +221,7 @@ class Prefetcher(object):
         self._leave_behind()
         if self._closed:
             return
+        self.awaken()
         outer = getattr(_closing, 'deadline', None)
         if outer is not None:
             # One of ours is closed by one that reads it, in the time that
@@ -243,20 +259,107 @@ class Prefetcher(object):
         if (channel is self._channel and channel.complete and
                 not self.endless and not worker.foreign):
             worker.store.join()
-            worker.thread.join()
+            worker.join()
 
-    @property
-    def busy(self):
-        """Whether a run is under way, or one is read ahead of it."""
-        channel = self._channel
-        return channel is not None and (self.endless or not channel.stopped)
+    def channel_of(self, number):
+        """Return the channel of the latest run, or of one out of a pickle.
+
+        Of others there is nothing to be had, so it is ``None``.
+
+        """
+        self.awaken()
+        if number == self._woken[0]:
+            return self._woken[1]
+        return self._latest if number == self.number else None
 
     def snapshot(self):
         """Return :class:`.Stats` of this moment."""
-        worker = self._worker
+        worker, saved = self._worker, self._saved
+        if saved is not None and saved['busy']:
+            entries = [entry for channel in (saved['channel'],
+                                             (saved['ahead'] or [None])[0])
+                       if channel for entry in channel['entries']
+                       if not isinstance(entry[0], dict)]
+            return self.counters.snapshot(
+                len(entries), sum(nbytes for _, _, nbytes in entries))
         if worker is None or worker.foreign:
             return self.counters.snapshot()
         return worker.store.snapshot()
+
+    def save(self):
+        """Return in plain objects what it takes to go on from here.
+
+        From now on the worker rests, until a reader asks for an item: a
+        pickle holds the source as well, and is made of that later.
+
+        Returns
+        -------
+        saved : dict
+            The names in it are those of every version to come.
+
+        Raises
+        ------
+        PrefetchTimeout
+            If the item in hand doesn't come in time.
+
+        """
+        self._leave_behind()
+        with self._lock:
+            if self._saved is not None:
+                return self._saved
+            worker, channel, latest = self._worker, self._channel, self._latest
+            saved = {'number': self.number, 'channel': None, 'ahead': None,
+                     'iterator': None, 'busy': False, 'working': False,
+                     'closed': self._closed}
+            if channel is None:
+                self._stop(SUPERSEDED, self.timeout)
+            elif self.endless or not channel.stopped:
+                worker.store.pause()
+                try:
+                    saved.update(worker.store.save(channel), busy=True,
+                                 iterator=worker.source.iterator)
+                    self.counters.count_pickled(worker.store.snapshot())
+                finally:
+                    worker.store.resume_on_demand()
+            if latest is not None:
+                saved['channel'] = latest.save()
+            saved['counters'] = vars(self.counters).copy()
+            return saved
+
+    def restore(self, saved, source):
+        """Be ready to go on with a run that was saved, when asked to."""
+        self._saved, self._source = saved, source
+        self.number, self._closed = saved['number'], saved['closed']
+        vars(self.counters).update(saved['counters'])
+
+    @property
+    def dormant(self):
+        """Whether a run was restored, and nothing asked of it yet."""
+        return self._saved is not None
+
+    def awaken(self):
+        """Go on with a run that was restored, if there is one."""
+        if self.dormant:
+            self._leave_behind()
+            with self._lock:
+                self._wake()
+
+    def _wake(self):
+        saved, source = self._saved, self._source
+        if saved is not None and saved['channel'] is not None:
+            store = Store(self.max_items, self.max_bytes, self.timeout,
+                          self.counters)
+            channel, unfinished = store.load(saved)
+            if saved['busy']:
+                source.iterator = saved['iterator']
+                worker = Worker(store, source, self.endless, self.name)
+                if saved['working']:
+                    worker.start(unfinished)
+                store.resume_on_demand()
+                self._worker, self._channel = worker, channel
+            self._latest = channel
+            self._woken = saved['number'], channel
+        self._saved = None  # not before: there may be no thread to be had
 
     def _stop(self, reason, timeout=None):
         """End the run under way, and have its worker leave."""
@@ -332,9 +435,11 @@ class Worker(object):
 
     def stop(self, reason, timeout=None):
         """Close the store and wait for the thread; return if it has left."""
-        if self.foreign or self.thread is None:
+        if self.foreign:
             return True
         self.store.close(reason)
+        if self.thread is None:  # none was needed
+            return True
         if self.thread is threading.current_thread():
             return False  # the source itself closes its reader
         if not self.store.join(timeout):
@@ -344,6 +449,11 @@ class Worker(object):
         self.store.close(reason)  # it may have put down a last item
         return True
 
+    def join(self):
+        """Wait for a thread that has left its store to end."""
+        if self.thread is not None:
+            self.thread.join()
+
 
 def _work(store, source, endless, channel, forgotten):
     try:
@@ -352,8 +462,9 @@ def _work(store, source, endless, channel, forgotten):
             if channel is None:
                 going_on = _begin(store, source)
             else:
-                going_on = store.rest() and transfer(
-                    source.iterator, channel, source.prepare)
+                going_on = (
+                    channel.hold() if channel.failed else store.rest()
+                ) and transfer(source.iterator, channel, source.prepare)
                 channel = None
             if not going_on:
                 # A source that is bound to its thread is closed there.

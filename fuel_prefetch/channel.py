@@ -10,7 +10,9 @@ ended and a superseded one can't take what belongs to its successor.
 from __future__ import absolute_import, division, print_function
 
 import os
+import pickle
 import threading
+import traceback
 import warnings
 import weakref
 from collections import deque
@@ -29,6 +31,8 @@ SUPERSEDED = 'superseded'  # a newer channel took its place
 CLOSED = 'closed'  # the consumer closed the store
 LOST = 'lost'  # the producer is gone, by a fault that is none of the source's
 FORKED = 'forked'  # the producer is in the parent process
+FORKED_MESSAGE = ('this process was forked in the middle of an epoch; ask for '
+                  'a new epoch iterator')
 # ... and how a store does without its consumer's word: nobody is left.
 ABANDONED = 'abandoned'
 
@@ -60,6 +64,44 @@ class Failure(object):
             six.reraise(*exc_info)
         finally:
             del exc_info  # a frame that holds its own traceback is a cycle
+
+    def save(self):
+        """Return the error in plain objects, for a pickle.
+
+        Its traceback goes along as text. An error that would not come out
+        of a pickle as what it was is replaced, rather than that it makes a
+        checkpoint impossible or, worse, impossible to load.
+
+        """
+        kind, error = self.exc_info[:2]
+        text = ''.join(traceback.format_exception(*self.exc_info))
+        try:
+            same = type(pickle.loads(pickle.dumps(error, 2))) is type(error)
+        except Exception:  # an error's own code may fail in any way
+            same = False
+        if not same:
+            error = PrefetchError('an error that could not be pickled: ' +
+                                  traceback.format_exception_only(
+                                      kind, error)[-1].strip())
+        return {'error': error, 'traceback': text}
+
+    @classmethod
+    def load(cls, saved):
+        """Return what was saved, to be delivered once more."""
+        error = saved['error']
+        error.__cause__ = Origin(saved['traceback'])
+        return cls((type(error), error, None))
+
+
+class Origin(Exception):
+    """Shows, as an error's cause, where it was raised before it was pickled.
+
+    The same is done by :mod:`concurrent.futures` for an error from another
+    process.
+
+    """
+    def __str__(self):
+        return '\n\n' + self.args[0]
 
 
 # What the producer is doing is one of
@@ -429,6 +471,59 @@ class Store(object):
             len(entries), sum(nbytes for _, _, nbytes in entries),
             in_hand, 0. if since is None else monotonic() - since)
 
+    # For a pickle
+
+    def save(self, channel):
+        """Return what there is beside `channel`, in a store that is paused.
+
+        Returns
+        -------
+        saved : dict
+            ``'ahead'``: the channel that was begun after it and why it has
+            no items, or ``None``. ``'working'``: whether the producer would
+            go on.
+
+        """
+        ahead = [(other.save(), failure and failure.save())
+                 for other, failure in list(self._ahead)
+                 if other is not channel]
+        return {'ahead': ahead[0] if ahead else None,
+                'working': not self._gone}
+
+    def load(self, saved):
+        """Hold what was saved, and have the producer rest.
+
+        It rests until :meth:`resume` or :meth:`resume_on_demand`.
+
+        Parameters
+        ----------
+        saved : dict
+            As :meth:`save` made it, and in ``'channel'`` the channel's part.
+
+        Returns
+        -------
+        channel : :class:`Channel`
+            The one to read.
+        unfinished : :class:`Channel` or None
+            The one that the producer has to go on with. If ``None``, it
+            begins another one.
+
+        """
+        self._pausing, self._limit, self._gone = True, -1, True
+        latest = channel = Channel.load(self, saved['channel'])
+        self._references.append(weakref.ref(channel))
+        if saved['ahead'] is not None:
+            ahead, failure = saved['ahead']
+            latest = Channel.load(self, ahead, channel.items)
+            self._references.append(weakref.ref(latest))
+            self._ahead.append((latest, failure and Failure.load(failure)))
+        self._latest_items = latest.items
+        if self.max_bytes is not None:
+            self._bytes = sum(entry[2] for items in (latest._behind,
+                                                     latest.items)
+                              for entry in items)
+        return channel, None if latest.complete else latest
+
 
 class Channel(object):
     """One run of items, and its ending.
@@ -458,6 +553,7 @@ class Channel(object):
         self._readers = Gate()  # which wakes one; that one wakes the next
         self._ending = None
         self._stop_args = ()
+        self.failed = False  # nothing is read until what follows is asked for
         self.complete = False  # the producer has come to the end
         self.stopped = False  # and a reader was told so
 
@@ -484,6 +580,7 @@ class Channel(object):
 
     def fail(self, exc_info):
         """Append an error; then comes :meth:`hold`."""
+        self.failed = True
         self._append((Failure(exc_info), None, 0))
 
     def hold(self):
@@ -497,7 +594,10 @@ class Channel(object):
         """
         # A reader takes its token back before it takes an item, so a token
         # beside an empty deque is of one that knows of the failure.
-        return self._store.rest(lambda: not self.items and self._waiting)
+        going_on = self._store.rest(lambda: not self.items and self._waiting)
+        if going_on:
+            self.failed = False
+        return going_on
 
     def end(self, args=()):
         """End the channel; `args` are those of the StopIteration."""
@@ -512,6 +612,13 @@ class Channel(object):
         self._readers.open()
 
     # The consumer's side
+
+    @property
+    def ending(self):
+        """How it ends, or ``None`` while that is open."""
+        if FORKS_UNSEEN and self._store.process != process_token():
+            self._store.disown()
+        return self._ending
 
     @property
     def exhausted(self):
@@ -599,8 +706,7 @@ class Channel(object):
         if self._ending == CLOSED:
             raise PrefetchError('the stream was closed')
         if self._ending == FORKED:
-            raise PrefetchError('this process was forked in the middle of an '
-                                'epoch; ask for a new epoch iterator')
+            raise PrefetchError(FORKED_MESSAGE)
         if self._ending == LOST:
             raise PrefetchError('the producer ended without a reason')
         self.stopped = True
@@ -642,3 +748,36 @@ class Channel(object):
         with self._store._lock:
             self._ending = None
             self.complete = False
+
+    # For a pickle. The names are those of every version to come.
+
+    def save(self):
+        """Return the channel in plain objects; no one may use it meanwhile."""
+        return {
+            'entries': [
+                (notice.save() if isinstance(notice, Failure) else notice,
+                 item, nbytes) for notice, item, nbytes in list(self.items)],
+            'ending': self._ending, 'stop_args': self._stop_args,
+            'failed': self.failed, 'complete': self.complete,
+            'stopped': self.stopped}
+
+    @classmethod
+    def load(cls, store, saved, behind=()):
+        """Return a channel of `store` that is as the saved one was."""
+        channel = cls(store, behind)
+        channel.items.extend(
+            (Failure.load(notice) if isinstance(notice, dict) else notice,
+             item, nbytes) for notice, item, nbytes in saved['entries'])
+        channel._ending, channel._stop_args = (saved['ending'],
+                                               saved['stop_args'])
+        channel.failed = saved['failed']
+        channel.complete = saved['complete']
+        channel.stopped = saved['stopped']
+        return channel
+
+    @classmethod
+    def ended(cls, ending):
+        """Return a channel that has nothing but its ending."""
+        channel = cls(Store())
+        channel._ending, channel.complete, channel.stopped = ending, True, True
+        return channel

@@ -7,7 +7,8 @@ from collections import namedtuple
 class Stats(namedtuple('Stats', [
         'batches_produced', 'batches_taken', 'batches_held',
         'bytes_produced', 'bytes_taken', 'bytes_held',
-        'seconds_producing', 'seconds_blocked', 'seconds_waiting'])):
+        'seconds_producing', 'seconds_blocked', 'seconds_waiting',
+        'batches_pickled', 'bytes_pickled'])):
     """A snapshot of a stream's counters, over all its epochs so far.
 
     Attributes
@@ -25,6 +26,10 @@ class Stats(namedtuple('Stats', [
         Time in which the producer waited for room in a full store.
     seconds_waiting : float
         Time in which readers waited for a batch.
+    batches_pickled, bytes_pickled : int
+        Batches that had been read ahead when the stream was pickled (or
+        copied) in the middle of an epoch the last time, and that are in the
+        pickle for that reason.
 
     """
     __slots__ = ()
@@ -60,6 +65,13 @@ class Counters(object):
         self.batches_dropped = 0
         self.bytes_dropped = 0
         self.seconds_waiting = 0.
+        self.batches_pickled = 0
+        self.bytes_pickled = 0
+
+    def count_pickled(self, stats):
+        """Take note of what was held when a pickle was made."""
+        self.batches_pickled = stats.batches_held
+        self.bytes_pickled = stats.bytes_held
 
     def snapshot(self, batches_held=0, bytes_held=0, in_hand=None,
                  producing=0.):
@@ -84,4 +96,6 @@ class Counters(object):
             bytes_held,
             self.seconds_producing + producing,
             self.seconds_blocked,
-            self.seconds_waiting)
+            self.seconds_waiting,
+            self.batches_pickled,
+            self.bytes_pickled)

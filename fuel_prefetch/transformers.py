@@ -11,7 +11,13 @@ from fuel.transformers import Transformer
 
 from fuel_prefetch import arrays
 from fuel_prefetch.background import Prefetcher, Source
+from fuel_prefetch.channel import (
+    FORKED, FORKED_MESSAGE, SUPERSEDED, Channel)
 from fuel_prefetch.exceptions import PrefetchError
+
+# Of what a pickle holds. A change that older code can't read raises it; what
+# an older version has written is read for ever.
+STATE_VERSION = 1
 
 
 class BackgroundDataStream(Transformer):
@@ -71,6 +77,11 @@ class BackgroundDataStream(Transformer):
     batch, the next epoch is what it would be without reading ahead only
     after a whole epoch.
 
+    The stream can be pickled and copied at any time, with its epoch iterator or
+    without; what was read ahead goes along, and what is loaded goes on where
+    the reader was. The producer rests from then on until a batch is asked
+    for. See the documentation on checkpoints.
+
     The batches come as they are made: without a copy, and in the containers
     the wrapped stream uses. Several threads may take batches from one
     stream; each goes to one of them.
@@ -119,7 +130,6 @@ class BackgroundDataStream(Transformer):
             None if unbounded else int(self.max_store),
             None if self.max_bytes is None else int(self.max_bytes),
             self.timeout, self.across_epochs, type(self).__name__)
-        self._channel = None
         self._source = None
 
     # What the wrapped stream says of itself holds for this one too, also
@@ -180,24 +190,25 @@ class BackgroundDataStream(Transformer):
             If the epoch didn't begin in time.
 
         """
-        prefetcher = self._prefetcher
-        self._channel = None
         if self._source is None or (
                 self._source.data_stream is not self.data_stream):
-            self._source = EpochSource(
-                self.data_stream, prefetcher.counters, self.copy,
-                self.max_bytes is not None)
-        self._channel = prefetcher.begin(self._source)
-        return EpochIterator(self, self._channel, as_dict)
+            self._source = self._make_source(self.data_stream)
+        channel = self._prefetcher.begin(self._source)
+        return EpochIterator(self, channel, self._prefetcher.number, as_dict)
+
+    def _make_source(self, data_stream):
+        return EpochSource(data_stream, self._prefetcher.counters, self.copy,
+                           self.max_bytes is not None)
 
     def get_data(self, request=None):
         """Return the next batch of the epoch under way."""
         if request is not None:
             raise ValueError('request must be None, got {!r}'.format(request))
-        if self._channel is None:
+        channel = self._prefetcher.channel_of(self._prefetcher.number)
+        if channel is None:
             raise PrefetchError('no epoch is under way; ask for an epoch '
                                 'iterator first')
-        return self._channel.get()
+        return channel.get()
 
     def reset(self):
         """Reset the wrapped stream, and drop what was read ahead.
@@ -237,18 +248,39 @@ class BackgroundDataStream(Transformer):
         self._prefetcher.close(self.data_stream.close, timeout)
 
     def __getstate__(self):
-        # Between epochs all that counts is in the wrapped stream.
-        if self._prefetcher.busy:
-            raise PrefetchError('a stream that is read ahead can be pickled '
-                                'between epochs only')
+        # The wrapped stream is pickled after this has returned. `save` makes
+        # the producer rest until then, and for as long as nobody asks.
         state = self.__dict__.copy()
-        for name in ('_channel', '_source', '_prefetcher'):
-            del state[name]
+        source = state.pop('_source')
+        # Another stream may be wrapped than the one that is read still.
+        state['_run'] = dict(
+            state.pop('_prefetcher').save(),
+            data_stream=None if source is None else source.data_stream)
+        state['_version'] = STATE_VERSION
         return state
 
     def __setstate__(self, state):
+        state = state.copy()
+        version, run = state.pop('_version'), state.pop('_run').copy()
+        if version > STATE_VERSION:
+            raise PrefetchError(
+                'the pickle is of a newer fuel_prefetch: it has version {} of '
+                'the state, this one knows those up to {}'.format(
+                    version, STATE_VERSION))
         self.__dict__.update(state)
         self._start_afresh()
+        # Nothing is called: the wrapped stream may not be complete yet.
+        data_stream = run.pop('data_stream')
+        if data_stream is not None:
+            self._source = self._make_source(data_stream)
+        self._prefetcher.restore(run, self._source)
+
+    def __copy__(self):
+        # As a shallow copy of any other transformer shares its child's epoch
+        # with the original, so does this one share what is read ahead of it.
+        twin = type(self).__new__(type(self))
+        twin.__dict__.update(self.__dict__)
+        return twin
 
     def __enter__(self):
         return self
@@ -267,17 +299,21 @@ class EpochIterator(DataIterator):
     channel : :class:`.Channel`
         Where the epoch comes from. A newer epoch has another one, so this
         iterator can't take anything from it.
+    number : int
+        The stream's number of the epoch.
     as_dict : bool
         Whether to return dictionaries.
 
     """
-    def __init__(self, data_stream, channel, as_dict):
+    def __init__(self, data_stream, channel, number, as_dict):
         super(EpochIterator, self).__init__(data_stream, as_dict=as_dict)
-        self._channel = channel
+        self._channel = channel  # None after it was unpickled
+        self._number = number
+        self._ending = None  # when it was pickled
 
     def __next__(self):
         try:
-            data = self._channel.get()
+            data = (self._channel or self._find_channel()).get()
         except StopIteration:
             self.data_stream._prefetcher.settle(self._channel)
             raise
@@ -285,9 +321,25 @@ class EpochIterator(DataIterator):
             return dict(zip(self.data_stream.sources, data))
         return data
 
+    def _find_channel(self):
+        # Not before it is needed: the stream that this one is pickled with
+        # is complete only when all of the pickle has been loaded.
+        self._channel = (
+            self.data_stream._prefetcher.channel_of(self._number) or
+            Channel.ended(self._ending or SUPERSEDED))
+        return self._channel
+
     def __getstate__(self):
-        raise PrefetchError('an epoch iterator of a stream that is read '
-                            'ahead can not be pickled')
+        # It is in the stream's state what the two have in common. Where this
+        # one's turn comes first, the producer has to rest from now on.
+        prefetcher = self.data_stream._prefetcher
+        prefetcher.save()
+        if self._channel is None and not prefetcher.dormant:
+            self._find_channel()
+        ending = self._channel.ending if self._channel else self._ending
+        if ending == FORKED:
+            raise PrefetchError(FORKED_MESSAGE)
+        return dict(self.__dict__, _channel=None, _ending=ending)
 
     next = __next__  # for 2.7, where it is one call less than Fuel's
 

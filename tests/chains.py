@@ -51,6 +51,8 @@ DRAWS = 'random numbers are drawn for each batch, also for one that is dropped'
 # Why it is not, once an epoch was begun ahead and dropped unseen.
 SHUFFLED = 'a random order is drawn for each epoch, also for one dropped'
 COUNTED = 'the epochs are counted, also one that is dropped'
+# Why a pickle is not what it was made of.
+BYTE_ORDER = "NumPy's pickles before protocol 5 can lose an array's byte order"
 # Why an old epoch iterator is past what was dropped, after a reset in its
 # epoch.
 SCHEME = 'a scheme has decided what comes next'
@@ -91,6 +93,8 @@ class Chain(namedtuple('Chain', 'name factory')):
         Why it matters that an epoch was begun ahead.
     old_iterator_lost : str, optional
         Why an epoch iterator can't be used after a reset in its epoch.
+    changed_by_pickle : str, optional
+        Why the bare stream isn't the same after it was pickled.
 
     """
     def __new__(cls, name, factory, **kwargs):
@@ -99,7 +103,8 @@ class Chain(namedtuple('Chain', 'name factory')):
     def __init__(self, name, factory, changes=(), endless=False,
                  on_disk=False, copy=None, ignores_as_dict=None,
                  whole_epochs_only=None, first_epoch_only=None,
-                 epochs_differ=None, old_iterator_lost=None):
+                 epochs_differ=None, old_iterator_lost=None,
+                 changed_by_pickle=None):
         self.changes = (relabel,) + changes
         self.endless = endless
         self.on_disk = on_disk
@@ -109,6 +114,7 @@ class Chain(namedtuple('Chain', 'name factory')):
         self.first_epoch_only = first_epoch_only
         self.epochs_differ = epochs_differ
         self.old_iterator_lost = old_iterator_lost
+        self.changed_by_pickle = changed_by_pickle
 
 
 def unchanged(stream):
@@ -666,7 +672,7 @@ CHAINS = [
     Chain('mapped_examples', mapped_examples, changes=(remap,)),
     Chain('added_sources', added_sources),
     Chain('odd_values', odd_values),
-    Chain('odd_arrays', odd_arrays),
+    Chain('odd_arrays', odd_arrays, changed_by_pickle=BYTE_ORDER),
     Chain('nothing', nothing),
     Chain('batches', batches, changes=(resize,)),
     Chain('strict_batches', strict_batches, changes=(resize,)),

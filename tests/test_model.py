@@ -12,7 +12,9 @@ set. The calls follow from the seed, when the threads run doesn't.
 """
 from __future__ import absolute_import, division, print_function
 
+import copy
 import os
+import pickle
 import random
 import shutil
 import sys
@@ -147,19 +149,41 @@ class Watch(object):
         self.busy = threading.RLock()  # Fuel's methods call one another
         for name in ('get_epoch_iterator', 'get_data', 'reset', 'next_epoch',
                      'close'):
-            setattr(stream, name, self.watched(name, getattr(stream, name)))
+            setattr(stream, name, Watched(self, stream, name))
 
-    def watched(self, name, method):
-        def call(*args, **kwargs):
-            if not self.busy.acquire(False):
-                self.overlaps.append(name)
-                return method(*args, **kwargs)
-            try:
-                self.delay()
-                return method(*args, **kwargs)
-            finally:
-                self.busy.release()
-        return call
+
+class Watched(object):
+    """A method of a stream that is watched. A pickle of it is not."""
+    def __init__(self, watch, stream, name):
+        self.watch = watch
+        self.stream = stream
+        self.name = name
+        self.method = Unwatched(stream, name)
+
+    def __call__(self, *args, **kwargs):
+        watch = self.watch
+        if not watch.busy.acquire(False):
+            watch.overlaps.append(self.name)
+            return self.method(*args, **kwargs)
+        try:
+            watch.delay()
+            return self.method(*args, **kwargs)
+        finally:
+            watch.busy.release()
+
+    def __reduce__(self):
+        return Unwatched, (self.stream, self.name)
+
+
+class Unwatched(object):
+    """The method itself, in a form that 2.7 can pickle."""
+    def __init__(self, stream, name):
+        self.stream = stream
+        self.name = name
+
+    def __call__(self, *args, **kwargs):
+        return getattr(type(self.stream), self.name)(self.stream, *args,
+                                                     **kwargs)
 
 
 def lowest(stream):
@@ -418,6 +442,43 @@ class Model(object):
         self.closed = True
         self.same(outcome(self.ours.close), bare)
 
+    # Pickles
+
+    def may_pickle(self):
+        return not (self.chain.changed_by_pickle or
+                    any(epoch.state == LOST for epoch in self.epochs))
+
+    def pickle(self, how, keep, count):
+        """Pickle or copy stream and iterators, and go on with either.
+
+        The bare stream goes on as it is. The one of the two that is not
+        gone on with gives what a copy of the bare one gives.
+
+        """
+        iterators = [epoch.ours for epoch in self.epochs]
+        bare = [epoch.bare for epoch in self.epochs]
+        twin, twins = duplicate((self.ours, iterators), how)
+        if any(iterator.data_stream is not twin for iterator in twins):
+            self.fail('an iterator has another stream')
+        if keep == 'original':
+            other, others = twin, twins
+        else:
+            other, others = self.ours, iterators
+            self.ours = twin
+            for epoch, epoch.ours in zip(self.epochs, twins):
+                pass
+            for found in lowest(twin):
+                Watch(found, self.producer, self.overlaps)
+        if count and self.epochs and self.epochs[-1].state == LIVE:
+            spare, spares = duplicate((self.bare, bare), how)
+            epoch = copy.copy(self.epochs[-1])
+            epoch.bare, epoch.ours = spares[-1], others[-1]
+            for _ in range(count):
+                if not self.take_from(epoch):
+                    break
+            spare.close()
+        other.close()
+
     # Attributes
 
     def look(self):
@@ -462,6 +523,15 @@ class Model(object):
             self.bare.close()
 
 
+def duplicate(objects, how):
+    """Return a copy that was pickled in a protocol, or made by deepcopy."""
+    if how is None:
+        return copy.deepcopy(objects)
+    return pickle.loads(pickle.dumps(objects, how))
+
+
+HOW = [None] + list(range(pickle.HIGHEST_PROTOCOL + 1))
+
 # Each call with its weight, and what draws its arguments.
 CALLS = [
     (3, 'begin', lambda rng: (rng.choice([None, False, True]),)),
@@ -472,6 +542,9 @@ CALLS = [
     (1, 'reset', lambda rng: ()),
     (1, 'next_epoch', lambda rng: ()),
     (1, 'close', lambda rng: ()),
+    (1, 'pickle', lambda rng: (rng.choice(HOW),
+                               rng.choice(['original', 'twin']),
+                               rng.choice([0, 1, 5, 50]))),
     (2, 'look', lambda rng: ()),
     (2, 'change', lambda rng: (rng.randrange(9), rng.randrange(1, 9))),
     (.3, 'replace', lambda rng: ()),
@@ -619,6 +692,12 @@ if RuleBasedStateMachine is not None:
         @rule(name=sampled(['reset', 'next_epoch', 'close']))
         def interfere(self, name):
             self.call(name)
+
+        @allowed('pickle')
+        @rule(how=sampled(HOW), keep=sampled(['original', 'twin']),
+              count=sampled([0, 3, 50]))
+        def pickle(self, how, keep, count):
+            self.call('pickle', how, keep, count)
 
         @rule()
         def look(self):

@@ -1,9 +1,7 @@
 """Tests of BackgroundDataStream: epochs, errors, endings, arguments."""
 from __future__ import absolute_import, division, print_function
 
-import copy
 import gc
-import pickle
 import sys
 import threading
 import warnings
@@ -993,32 +991,6 @@ class TestAttributes(ContractTestCase):
         stats = stream.stats
         self.assertEqual(stats.batches_taken, 11)
         self.assertEqual(stats.batches_held, 0)
-
-
-class TestPickling(ContractTestCase):
-    def test_before_the_first_epoch(self):
-        stream = self.wrap(numbers(4), max_store=3)
-        for protocol in range(pickle.HIGHEST_PROTOCOL + 1):
-            loaded = pickle.loads(pickle.dumps(stream, protocol))
-            self.assertEqual(loaded.max_store, 3)
-            self.assertEqual(list(loaded.get_epoch_iterator()), examples(4))
-
-    def test_between_epochs(self):
-        stream = self.wrap(DataStream(
-            IndexableDataset(numpy.arange(8)),
-            iteration_scheme=ShuffledScheme(8, 2)))
-        list(stream.get_epoch_iterator())
-        loaded = copy.deepcopy(stream)
-        numpy.testing.assert_equal(list(loaded.get_epoch_iterator()),
-                                   list(stream.get_epoch_iterator()))
-
-    def test_mid_epoch_is_refused_and_disturbs_nothing(self):
-        stream = self.wrap(numbers(50), max_store=3)
-        iterator = stream.get_epoch_iterator()
-        next(iterator)
-        for refused in (stream, iterator):
-            self.assertRaises(PrefetchError, pickle.dumps, refused)
-        self.assertEqual(list(iterator), examples(50, 1))
 
 
 class TestArguments(ContractTestCase):
