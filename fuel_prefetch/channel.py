@@ -124,7 +124,8 @@ class Origin(Exception):
 #
 # Invariants, whenever the lock is free:
 # - a channel's items enter while its `_ending` is None, and leave from the
-#   other end, one at a time and each once (`deque` sees to that);
+#   other end, one at a time and each once (`deque` sees to that). An item that
+#   the producer is about to put as the store is closed comes to no reader;
 # - the items held, over all channels, are at most `max_items`, and one more
 #   for each of: a failure, an item put down because the store was paused;
 # - the bytes held are at most `max_bytes`, or one item's;
@@ -428,6 +429,7 @@ class Store(object):
         self._control.open()
         self._ahead.clear()
         for channel in channels:
+            channel.seal()
             channel.drop()
 
     def disown(self):
@@ -523,6 +525,16 @@ class Store(object):
                                                      latest.items)
                               for entry in items)
         return channel, None if latest.complete else latest
+
+
+class Sealed(deque):
+    """An empty deque. What is appended is kept in `late`, to be dropped."""
+    def __init__(self, late):
+        super(Sealed, self).__init__()
+        self.late = late
+
+    def append(self, entry):
+        self.late.append(entry)
 
 
 class Channel(object):
@@ -724,13 +736,26 @@ class Channel(object):
                 self._ending = reason
         self._readers.open()
 
+    def seal(self):
+        """Show readers nothing of what is put into it from now on.
+
+        The producer may be about to put an item that follows those that are
+        dropped now.
+
+        """
+        with self._store._lock:
+            if not isinstance(self.items, Sealed):
+                self.items = Sealed(self.items)
+
     def drop(self):
         """Drop what the channel holds."""
+        items = (self.items.late if isinstance(self.items, Sealed)
+                 else self.items)
         entries = []
         with self._store._lock:
             try:
                 while True:  # beside readers, who take no lock
-                    entries.append(self.items.popleft())
+                    entries.append(items.popleft())
             except IndexError:
                 pass
             nbytes = sum(entry[2] for entry in entries)

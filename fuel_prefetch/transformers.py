@@ -77,10 +77,10 @@ class BackgroundDataStream(Transformer):
     batch, the next epoch is what it would be without reading ahead only
     after a whole epoch.
 
-    The stream can be pickled and copied at any time, with its epoch iterator or
-    without; what was read ahead goes along, and what is loaded goes on where
-    the reader was. The producer rests from then on until a batch is asked
-    for. See the documentation on checkpoints.
+    The stream can be pickled and copied at any time, with its epoch iterator
+    or without; what was read ahead goes along, and what is loaded goes on
+    where the reader was. The producer rests from then on until a batch is
+    asked for.
 
     The batches come as they are made: without a copy, and in the containers
     the wrapped stream uses. Several threads may take batches from one

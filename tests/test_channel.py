@@ -5,6 +5,7 @@ import gc
 import sys
 import threading
 import weakref
+from collections import deque
 
 from fuel_prefetch.channel import CLOSED, SUPERSEDED, Store
 from fuel_prefetch.exceptions import PrefetchError, PrefetchTimeout
@@ -329,6 +330,27 @@ class TestClosing(ChannelTestCase):
         self.store.close()
         self.assertRaises(PrefetchError, channel.get)
         self.assertEqual(self.store.snapshot().batches_held, 0)
+
+    def test_item_on_its_way_as_it_is_closed(self):
+        """It follows those that were dropped, so no reader may get it."""
+        class Late(deque):
+            def append(self, entry):
+                store.close()
+                super(Late, self).append(entry)
+
+        channel = self.open()
+        store = self.store
+        store.counters.batches_produced = 3
+        self.fill('ab')
+        channel.items = Late(channel.items)
+        channel.put((None, 'c', 1))
+        self.assertRaises(PrefetchError, channel.get)
+        channel._append((None, 'd', 1))
+        store.counters.batches_produced += 1
+        self.assertRaises(PrefetchError, channel.get)
+        store.close()
+        self.assertEqual(store.snapshot().batches_taken, 0)
+        self.assertEqual(store.snapshot().batches_held, 0)
 
     def test_end_stays_an_end_after_closing(self):
         channel = self.open()

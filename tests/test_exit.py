@@ -196,6 +196,43 @@ class TestExit(ProcessTestCase):
             main()
             ''')
 
+    def test_large_batches_that_nobody_takes(self):
+        """R41: a full store of them does not hold up the exit.
+
+        https://github.com/pytorch/pytorch/issues/48666
+        https://github.com/pytorch/pytorch/issues/81794
+
+        """
+        self.assert_same('''
+            import numpy
+            iterators = []
+            for _ in range(4):
+                stream = wrap(Mapping(numbers(), lambda example: (
+                    numpy.zeros(20 * 2 ** 20, dtype='uint8'),)), max_store=2)
+                iterators.append(stream.get_epoch_iterator())
+                next(iterators[-1])
+                while sys.argv[1] != 'bare' and stream.stats.batches_held < 2:
+                    time.sleep(.002)
+            leaving()
+            ''')
+
+    def test_endless_source_that_is_abandoned(self):
+        """R43: nothing is begun, nor said, as the interpreter goes down.
+
+        https://github.com/python/cpython/issues/109047
+        https://github.com/rohanpm/more-executors/issues/144
+
+        """
+        for _ in range(5):
+            self.assert_same('''
+                import itertools
+                stream = DataStream(IterableDataset(itertools.repeat(1)))
+                stream = wrap(Mapping(wrap(stream), tuple), max_store=3)
+                for example in stream.get_epoch_iterator():
+                    break
+                leaving()
+                ''')
+
     def test_error_with_the_iterator_in_a_local(self):
         """R40: an error that nobody catches is all that is shown."""
         self.assert_same('''
@@ -375,7 +412,14 @@ class TestExit(ProcessTestCase):
             ''')
 
     def test_interrupted_while_it_waits(self):
-        """R40: Ctrl-C ends a script that waits for a batch."""
+        """R40, R46: Ctrl-C ends a script that waits for a batch.
+
+        With a trace of the script, and none of the producer's.
+
+        https://github.com/pytorch/pytorch/pull/11718
+        https://github.com/pytorch/pytorch/issues/22924
+
+        """
         self.write('''
             import signal
             signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -377,6 +377,23 @@ class TestErrors(ContractTestCase):
             self.assertEqual(raised.exception.args, (number,))
         self.assertEqual(list(iterator), [(2,)])
 
+    def test_stray_end(self):
+        """R18: a StopIteration out of a mapping ends the epoch, as bare.
+
+        https://github.com/ByteDance-Seed/Bagel/issues/211
+
+        """
+        def lose(data):
+            return next(iter([])) if data[0] == 4 else data
+
+        bare = Mapping(numbers(10), lose)
+        self.assertEqual(list(bare.get_epoch_iterator()), examples(4))
+        for stream in (Mapping(numbers(10), lose),
+                       Mapping(self.wrap(Mapping(numbers(10), lose)), tuple)):
+            iterator = self.wrap(stream).get_epoch_iterator()
+            self.assertEqual(list(iterator), examples(4))
+            self.assertRaises(StopIteration, next, iterator)
+
     def test_dead_generator(self):
         def generate():
             yield (0,)
@@ -388,6 +405,11 @@ class TestErrors(ContractTestCase):
         self.assertRaises(StopIteration, next, iterator)
 
     def test_every_kind(self):
+        """R15: an error that is no `Exception` reaches the reader as itself.
+
+        https://github.com/pytorch/pytorch/issues/11633
+
+        """
         for error in [SystemExit(3), KeyboardInterrupt(), MemoryError(),
                       GeneratorExit(), Own('own'), IOError('disk')]:
             source = Gated([Raise(error), (1,)])
