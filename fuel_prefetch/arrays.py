@@ -125,11 +125,14 @@ class Inspection(object):
         counters.batches_produced = number = counters.batches_produced + 1
         size = 0
         notice = None
-        if isinstance(batch, (tuple, list)):
+        parts = batch
+        if isinstance(batch, ndarray):
+            parts = batch,  # a generator's item may well be one array
+        if isinstance(parts, (tuple, list)):
             places = self._places
             held = len(waiting)
             oldest = number - (held or 1)
-            for value in batch:
+            for value in parts:
                 if isinstance(value, ndarray):
                     size += value.nbytes
                     # Parts of one big array are common, so a part is known
@@ -138,10 +141,10 @@ class Inspection(object):
                              value.__array_interface__['data'][0])
                     if place in places and places[place] >= oldest and (
                             not self._warned):
-                        notice = notice or self._suspect(batch, value, held)
+                        notice = notice or self._suspect(parts, value, held)
                     places[place] = number
             if not held or len(places) > self.most_places:
-                self._tidy(batch, oldest)
+                self._tidy(parts, oldest)
         if self._closer:
             if self.copy:
                 batch = copy_arrays(batch)

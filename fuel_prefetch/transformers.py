@@ -10,10 +10,11 @@ from fuel.iterator import DataIterator
 from fuel.transformers import Transformer
 
 from fuel_prefetch import arrays
-from fuel_prefetch.background import Prefetcher, Source
+from fuel_prefetch.arguments import bound_of, check, is_count
 from fuel_prefetch.channel import (
     FORKED, FORKED_MESSAGE, SUPERSEDED, Channel)
 from fuel_prefetch.exceptions import PrefetchError
+from fuel_prefetch.worker import Prefetcher, Source
 
 # Of what a pickle holds. A change that older code can't read raises it; what
 # an older version has written is read for ever.
@@ -90,27 +91,25 @@ class BackgroundDataStream(Transformer):
     def __init__(self, data_stream, max_store=10, max_bytes=None,
                  across_epochs=False, copy=False, backend='thread',
                  timeout=None, context=None, **kwargs):
-        _check('data_stream', data_stream, 'be a data stream',
-               not inspect.isclass(data_stream) and
-               callable(getattr(data_stream, 'get_epoch_iterator', None)))
-        _check('max_store', max_store, 'be a positive integer, None or -1',
-               max_store is None or _is_count(max_store) or
-               _is_integer(max_store) and max_store == -1)
-        _check('max_bytes', max_bytes, 'be a positive integer or None',
-               max_bytes is None or _is_count(max_bytes))
-        _check('across_epochs', across_epochs, 'be True or False',
-               isinstance(across_epochs, (bool, numpy.bool_)))
-        _check('copy', copy, 'be True or False',
-               isinstance(copy, (bool, numpy.bool_)))
-        _check('backend', backend, "be 'thread'", backend == 'thread')
-        _check('timeout', timeout, 'be a positive number of seconds or None',
-               timeout is None or isinstance(timeout, numbers.Real) and
-               not isinstance(timeout, bool) and timeout > 0)
-        _check('context', context, "be None where backend is 'thread'",
-               context is None)
+        check('data_stream', data_stream, 'be a data stream',
+              not inspect.isclass(data_stream) and
+              callable(getattr(data_stream, 'get_epoch_iterator', None)))
+        bound_of('max_store', max_store)
+        check('max_bytes', max_bytes, 'be a positive integer or None',
+              max_bytes is None or is_count(max_bytes))
+        check('across_epochs', across_epochs, 'be True or False',
+              isinstance(across_epochs, (bool, numpy.bool_)))
+        check('copy', copy, 'be True or False',
+              isinstance(copy, (bool, numpy.bool_)))
+        check('backend', backend, "be 'thread'", backend == 'thread')
+        check('timeout', timeout, 'be a positive number of seconds or None',
+              timeout is None or isinstance(timeout, numbers.Real) and
+              not isinstance(timeout, bool) and timeout > 0)
+        check('context', context, "be None where backend is 'thread'",
+              context is None)
         iteration_scheme = kwargs.pop('iteration_scheme', None)
-        _check('iteration_scheme', iteration_scheme,
-               'be set on the wrapped stream', iteration_scheme is None)
+        check('iteration_scheme', iteration_scheme,
+              'be set on the wrapped stream', iteration_scheme is None)
         produces_examples = kwargs.pop('produces_examples', None)
         super(BackgroundDataStream, self).__init__(data_stream, **kwargs)
         if produces_examples is not None:
@@ -125,9 +124,8 @@ class BackgroundDataStream(Transformer):
         self._start_afresh()
 
     def _start_afresh(self):
-        unbounded = self.max_store is None or self.max_store == -1
         self._prefetcher = Prefetcher(
-            None if unbounded else int(self.max_store),
+            bound_of('max_store', self.max_store),
             None if self.max_bytes is None else int(self.max_bytes),
             self.timeout, self.across_epochs, type(self).__name__)
         self._source = None
@@ -378,18 +376,3 @@ def _describe(data_stream, index):
             'used yet; if the stream fills one buffer again and again, that '
             'batch was overwritten: pass copy=True to BackgroundDataStream'
             .format(name))
-
-
-def _check(name, value, expectation, holds):
-    if not holds:
-        raise ValueError('{} must {}, got {!r}'.format(
-            name, expectation, value))
-
-
-def _is_integer(value):
-    return (isinstance(value, numbers.Integral) and
-            not isinstance(value, (bool, numpy.bool_)))
-
-
-def _is_count(value):
-    return _is_integer(value) and value >= 1

@@ -48,6 +48,14 @@ class Source(object):
         """
         raise NotImplementedError
 
+    def release(self):
+        """Let go of an iterator that nobody wants more from.
+
+        On the worker's thread, as some are bound to it.
+
+        """
+        self.iterator = None
+
     def open(self):
         self.iterator = None  # gone before the next one is made
         self.iterator = self.open_iterator()
@@ -467,8 +475,7 @@ def _work(store, source, endless, channel, forgotten):
                 ) and transfer(source.iterator, channel, source.prepare)
                 channel = None
             if not going_on:
-                # A source that is bound to its thread is closed there.
-                source.iterator = None
+                source.release()
             going_on = going_on and endless
     finally:
         _workers.pop(threading.current_thread(), None)
