@@ -13,6 +13,7 @@ with open(path.join(HERE, 'README.rst'), encoding='utf-8') as f:
 # machine that is only installing doesn't have yet.
 # The rest of what the demonstration uses comes with Fuel: h5py, SciPy, Pillow
 # and progressbar2.
+DASK = ['distributed; python_version >= "3.8"']
 DEMO = ['scikit-learn']
 
 exec_results = {}
@@ -54,15 +55,19 @@ setup(
         # the last pip for 2.7 keeps the first requirement that it meets.
         'numexpr<2.8; python_version < "3"',
         'fuel>=0.2.0',
+        'futures; python_version < "3"',
         # PyTables' last release for 3.9 is built for NumPy 1.
         'numpy; python_version != "3.9"',
         'numpy<2; python_version == "3.9"',
         'six',
     ],
     extras_require={
+        'dask': DASK,
         'demo': DEMO,
-        'test': DEMO + ['nose2', 'hypothesis', 'mock; python_version < "3"',
-                        'flake8; python_version >= "3"'],
+        'test': DASK + DEMO + [
+            'nose2', 'hypothesis', 'mock; python_version < "3"',
+            'flake8; python_version >= "3"',
+            'loky; python_version >= "3.8"'],
         # The last of each that can make an environment for 2.7.
         'matrix': ['nox<2026', 'virtualenv<20.22'],
         'docs': ['sphinx', 'numpydoc', 'sphinx-rtd-theme'],

@@ -1,4 +1,5 @@
-"""Prints the table of docs/benchmarks.rst; ``make bench`` runs it.
+"""Prints the table of docs/benchmarks.rst; ``make bench`` runs it, and
+``python -m benchmarks mapping`` the part of that name.
 
 Every ratio compares what was measured side by side, in turns, in this one
 run; the median over the rounds is printed. An absolute time says little: it
@@ -7,16 +8,21 @@ depends on the machine and on what else that does.
 """
 from __future__ import absolute_import, division, print_function
 
+import multiprocessing
 import os
 import platform
+import sys
 
 import fuel_prefetch  # noqa: F401  (before anything of Fuel's)
 import numpy
+from concurrent.futures import ProcessPoolExecutor
 from fuel.transformers import MultiProcessing
 
-from fuel_prefetch import BackgroundDataStream
+from fuel_prefetch import BackgroundDataStream, parallel_map
 from benchmarks.streams import (
     CountedStream, compress, numpy_step, queue_thread, sleep, timed)
+from benchmarks.work import (
+    bounded_window, calibrated_zlib, count_up, nap, uneven)
 
 ROUNDS = 7
 
@@ -126,12 +132,52 @@ def epochs():
     report('    with across_epochs: ideal / ours', ideal / across, '')
 
 
+def mapping():
+    """What several workers gain, of what their number and the cores allow."""
+    cores = multiprocessing.cpu_count()
+    compress_ = calibrated_zlib(.005)
+    count = 200
+    for workers in (2, 4):
+        bare, ours, window = side_by_side(
+            lambda: read(compress_(item) for item in range(count)),
+            lambda: read(parallel_map(compress_, range(count), workers)),
+            lambda: read(bounded_window(compress_, range(count), workers)))
+        most = min(workers, cores)
+        report('5 ms of zlib, {} workers: rate / ideal'.format(workers),
+               bare / ours / most, '')
+        report('    a window over ThreadPoolExecutor: rate / ideal',
+               bare / window / most, '')
+    for workers in (1, 2, 4):
+        ours, = side_by_side(
+            lambda: read(parallel_map(nap, range(50), workers)))
+        report('20 ms of sleep, {} workers: rate / ideal'.format(workers),
+               50 * .02 / ours / workers, '')
+    # One item in ten takes ten times as long as the others.
+    total = sum(.04 if number % 10 == 0 else .004 for number in range(200))
+    ordered, unordered = side_by_side(
+        lambda: read(parallel_map(uneven, range(200), 4)),
+        lambda: read(parallel_map(uneven, range(200), 4, ordered=False)))
+    report('uneven items, 4 workers: rate / ideal', total / ordered / 4, '')
+    report('    ordered=False: rate / ideal', total / unordered / 4, '')
+    with ProcessPoolExecutor(2) as executor:
+        read(executor.map(count_up, range(4)))  # they start
+        bare, ours, processes = side_by_side(
+            lambda: read(count_up(item) for item in range(50)),
+            lambda: read(parallel_map(count_up, range(50), 2)),
+            lambda: read(parallel_map(count_up, range(50), 2,
+                                      executor=executor)))
+    report('pure Python, 2 threads: rate / bare', bare / ours, '')
+    report('    2 processes: rate / bare', bare / processes, '')
+
+
 if __name__ == '__main__':
     print('{} {}, NumPy {}, {} cores\n'.format(
         platform.python_implementation(), platform.python_version(),
         numpy.__version__, os.cpu_count() if hasattr(os, 'cpu_count')
         else '?'))
-    for part in (hand_over, process, size, overlap, epochs):
+    parts = [hand_over, process, size, overlap, epochs, mapping]
+    for part in [part for part in parts
+                 if part.__name__ in sys.argv[1:] or not sys.argv[1:]]:
         print(part.__doc__)
         part()
         print()

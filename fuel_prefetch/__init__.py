@@ -3,10 +3,12 @@ from __future__ import absolute_import, division, print_function
 
 from fuel_prefetch import compat  # noqa: F401  (before anything of Fuel's)
 from fuel_prefetch.exceptions import (
-    PrefetchError, PrefetchTimeout, PrefetchWarning)
+    PrefetchError, PrefetchTimeout, PrefetchWarning, WorkerDied, WorkerError)
 from fuel_prefetch.generators import BackgroundGenerator, background
-from fuel_prefetch.transformers import BackgroundDataStream
+from fuel_prefetch.mapping import parallel_map
+from fuel_prefetch.transformers import BackgroundDataStream, ParallelMapping
 from fuel_prefetch.version import version as __version__
 
-__all__ = ['BackgroundDataStream', 'BackgroundGenerator', 'PrefetchError',
-           'PrefetchTimeout', 'PrefetchWarning', 'background', '__version__']
+__all__ = ['BackgroundDataStream', 'BackgroundGenerator', 'ParallelMapping',
+           'PrefetchError', 'PrefetchTimeout', 'PrefetchWarning', 'WorkerDied',
+           'WorkerError', 'background', 'parallel_map', '__version__']

@@ -15,17 +15,18 @@ def check(name, value, expectation, holds):
 
 def is_count(value):
     """Whether it is a positive integer, of Python's or of NumPy's."""
-    return _is_integer(value) and value >= 1
+    return is_integer(value) and value >= 1
 
 
 def bound_of(name, value):
     """Return a bound as a count, or ``None`` where it is -1 or ``None``."""
-    if value is None or _is_integer(value) and value == -1:
+    if value is None or is_integer(value) and value == -1:
         return None
     check(name, value, 'be a positive integer, None or -1', is_count(value))
     return int(value)
 
 
-def _is_integer(value):
+def is_integer(value):
+    """Whether it is an integer, of Python's or of NumPy's, and no bool."""
     return (isinstance(value, numbers.Integral) and
             not isinstance(value, (bool, numpy.bool_)))

@@ -10,7 +10,6 @@ ended and a superseded one can't take what belongs to its successor.
 from __future__ import absolute_import, division, print_function
 
 import os
-import pickle
 import threading
 import traceback
 import warnings
@@ -20,7 +19,7 @@ from collections import deque
 import six
 
 from fuel_prefetch.exceptions import (
-    PrefetchError, PrefetchTimeout, PrefetchWarning)
+    PrefetchError, PrefetchTimeout, PrefetchWarning, survives_pickling)
 from fuel_prefetch.stats import Counters
 from fuel_prefetch.waiting import (
     Gate, deadline_of, monotonic, process_token, time_left)
@@ -75,11 +74,7 @@ class Failure(object):
         """
         kind, error = self.exc_info[:2]
         text = ''.join(traceback.format_exception(*self.exc_info))
-        try:
-            same = type(pickle.loads(pickle.dumps(error, 2))) is type(error)
-        except Exception:  # an error's own code may fail in any way
-            same = False
-        if not same:
+        if not survives_pickling(error):
             error = PrefetchError('an error that could not be pickled: ' +
                                   traceback.format_exception_only(
                                       kind, error)[-1].strip())
@@ -93,10 +88,37 @@ class Failure(object):
         return cls((type(error), error, None))
 
 
+class Pending(object):
+    """Stands for an item that is being made, in its place.
+
+    Attributes
+    ----------
+    gate : :class:`.Gate`
+        Opened when the item may be there.
+
+    """
+    gate = None
+
+    def take(self):
+        """Return what delivers the item, or ``None`` if it isn't there.
+
+        Returns
+        -------
+        found : object
+            Its `deliver` returns the item, or raises what came instead.
+
+        """
+        raise NotImplementedError
+
+    def save(self):
+        """Return it in plain objects, for a pickle."""
+        raise NotImplementedError
+
+
 class Origin(Exception):
     """Shows, as an error's cause, where it was raised before it was pickled.
 
-    The same is done by :mod:`concurrent.futures` for an error from another
+    The same is done by ``concurrent.futures`` for an error from another
     process.
 
     """
@@ -274,6 +296,8 @@ class Store(object):
 
     def _has_room(self, channel, nbytes):
         held = len(channel.items) + len(channel._behind)
+        if not self.max_items:  # nothing is held, but for who waits already
+            return not held and channel._waiting
         return held < self.max_items and (
             self.max_bytes is None or not held or
             self._bytes + nbytes <= self.max_bytes)
@@ -492,7 +516,7 @@ class Store(object):
         return {'ahead': ahead[0] if ahead else None,
                 'working': not self._gone}
 
-    def load(self, saved):
+    def load(self, saved, load_notice):
         """Hold what was saved, and have the producer rest.
 
         It rests until :meth:`resume` or :meth:`resume_on_demand`.
@@ -501,6 +525,8 @@ class Store(object):
         ----------
         saved : dict
             As :meth:`save` made it, and in ``'channel'`` the channel's part.
+        load_notice : callable
+            Makes a notice of what it was saved as.
 
         Returns
         -------
@@ -512,11 +538,11 @@ class Store(object):
 
         """
         self._pausing, self._limit, self._gone = True, -1, True
-        latest = channel = Channel.load(self, saved['channel'])
+        latest = channel = Channel.load(self, saved['channel'], load_notice)
         self._references.append(weakref.ref(channel))
         if saved['ahead'] is not None:
             ahead, failure = saved['ahead']
-            latest = Channel.load(self, ahead, channel.items)
+            latest = Channel.load(self, ahead, load_notice, channel.items)
             self._references.append(weakref.ref(latest))
             self._ahead.append((latest, failure and Failure.load(failure)))
         self._latest_items = latest.items
@@ -545,8 +571,9 @@ class Channel(object):
         OPEN --> ENDED       OPEN --> SUPERSEDED | CLOSED | LOST
                  ENDED, with items left --> SUPERSEDED | CLOSED
 
-    Entries are triples: ``None``, a :class:`Failure` or a warning; the
-    item; its size in bytes. So any object is fit to be an item.
+    Entries are triples: ``None``, a :class:`Failure`, a :class:`Pending` or
+    the text of a warning; the item, or the text of a pending one's warning;
+    its size in bytes. So any object is fit to be an item.
 
     Parameters
     ----------
@@ -561,6 +588,7 @@ class Channel(object):
         self._behind = behind
         self.items = deque()
         self._waiting = []  # a token for each reader that waits
+        self._awaited = []  # what readers took that is pending still
         self._wanted = False  # one waits, and nobody has opened for it yet
         self._readers = Gate()  # which wakes one; that one wakes the next
         self._ending = None
@@ -665,21 +693,60 @@ class Channel(object):
         if store._wants_room:
             store._take(nbytes)
         if notice is not None:
-            self._heed(notice, item, nbytes)
+            return self._heed(notice, item, nbytes)
         return item
 
     def _heed(self, notice, item, nbytes):
         if isinstance(notice, Failure):
             notice.deliver()
+        pending = isinstance(notice, Pending)
+        text = item if pending else notice
+        if text is not None:
+            try:
+                # The caller of `next`, three frames up, is who should know.
+                warnings.warn(text, PrefetchWarning, stacklevel=4)
+            except PrefetchWarning:
+                # Warnings are errors in this run. The item must not be lost.
+                self._put_back(
+                    (notice, None, nbytes) if pending else
+                    (None, item, nbytes))
+                raise
+        if pending:
+            return self._await(notice, nbytes).deliver()
+        return item
+
+    def _put_back(self, entry):
+        with self._store._lock:
+            self._store._bytes += entry[2]
+        self.items.appendleft(entry)
+
+    def _await(self, pending, nbytes):
+        found = pending.take()
+        if found is not None:
+            return found
+        started = monotonic()
+        deadline = deadline_of(self._store.timeout)
+        self._awaited.append(pending)
         try:
-            # The caller of `next`, three frames up, is who should know.
-            warnings.warn(notice, PrefetchWarning, stacklevel=4)
-        except PrefetchWarning:
-            # Warnings are errors in this run. The item must not be lost.
-            with self._store._lock:
-                self._store._bytes += nbytes
-            self.items.appendleft((None, item, nbytes))
+            while True:
+                found = pending.take()
+                if found is not None:
+                    return found
+                if self._ending not in (None, ENDED):
+                    self._stop()
+                if not pending.gate.wait(time_left(deadline)):
+                    raise PrefetchTimeout('no batch came within {} seconds'
+                                          .format(self._store.timeout))
+        except BaseException:
+            if self._ending in (None, ENDED):
+                self._put_back((pending, None, nbytes))
             raise
+        finally:
+            self._awaited.remove(pending)
+            for other in self._awaited[:1]:
+                other.gate.open()  # for the next to look, if it's the same
+            with self._store._lock:
+                self._store.counters.seconds_waiting += monotonic() - started
 
     def _wait(self, timeout):
         if self._ending == FORKED:
@@ -732,9 +799,12 @@ class Channel(object):
 
         """
         with self._store._lock:
-            if self._ending is None or self._ending == ENDED and self.items:
+            if self._ending is None or self._ending == ENDED and (
+                    self.items or self._awaited):
                 self._ending = reason
         self._readers.open()
+        for pending in list(self._awaited):
+            pending.gate.open()
 
     def seal(self):
         """Show readers nothing of what is put into it from now on.
@@ -780,18 +850,23 @@ class Channel(object):
         """Return the channel in plain objects; no one may use it meanwhile."""
         return {
             'entries': [
-                (notice.save() if isinstance(notice, Failure) else notice,
+                (notice.save() if isinstance(notice, (Failure, Pending))
+                 else notice,
                  item, nbytes) for notice, item, nbytes in list(self.items)],
             'ending': self._ending, 'stop_args': self._stop_args,
             'failed': self.failed, 'complete': self.complete,
             'stopped': self.stopped}
 
     @classmethod
-    def load(cls, store, saved, behind=()):
-        """Return a channel of `store` that is as the saved one was."""
+    def load(cls, store, saved, load_notice, behind=()):
+        """Return a channel of `store` that is as the saved one was.
+
+        What an entry's notice was saved as, `load_notice` makes one of.
+
+        """
         channel = cls(store, behind)
         channel.items.extend(
-            (Failure.load(notice) if isinstance(notice, dict) else notice,
+            (load_notice(notice) if isinstance(notice, dict) else notice,
              item, nbytes) for notice, item, nbytes in saved['entries'])
         channel._ending, channel._stop_args = (saved['ending'],
                                                saved['stop_args'])

@@ -1,4 +1,5 @@
 """What can go wrong between a stream and its reader."""
+import pickle
 
 
 class PrefetchError(RuntimeError):
@@ -14,5 +15,30 @@ class PrefetchTimeout(PrefetchError):
     """A reader waited longer than its `timeout`; nothing was lost."""
 
 
+class WorkerDied(PrefetchError):
+    """A process or machine that worked on an item is gone."""
+
+
+class WorkerError(PrefetchError):
+    """A mapping's error that could not be brought over from its process.
+
+    Its type, message and traceback are in the text.
+
+    """
+
+
 class PrefetchWarning(UserWarning):
     """A run that goes on, but perhaps not as its user thinks."""
+
+
+def survives_pickling(error):
+    """Whether an error comes out of a pickle as what it was.
+
+    Many can be pickled but not loaded, as their constructor wants other
+    arguments than those that they keep.
+
+    """
+    try:
+        return type(pickle.loads(pickle.dumps(error, 2))) is type(error)
+    except Exception:  # an error's own code may fail in any way
+        return False

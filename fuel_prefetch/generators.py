@@ -53,11 +53,18 @@ class BackgroundGenerator(object):
                 hasattr(generator, '__getitem__')):
             raise TypeError('generator must be iterable, got {!r}'.format(
                 generator))
-        bound = bound_of('max_prefetch', max_prefetch)
         self.max_prefetch = max_prefetch
-        self._prefetcher = Prefetcher(bound, name=type(self).__name__)
-        self._source = GeneratorSource(generator, self._prefetcher.counters)
+        self._prefetcher = Prefetcher(self._bound_of(max_prefetch),
+                                      name=type(self).__name__)
+        self._source = self._make_source(generator, self._prefetcher.counters)
         self._channel = self._prefetcher.begin(self._source)
+
+    def _bound_of(self, max_prefetch):
+        return bound_of('max_prefetch', max_prefetch)
+
+    def _make_source(self, generator, counters):
+        return GeneratorSource(generator,
+                               Inspection(counters, describe=_describe))
 
     def __iter__(self):
         return self
@@ -133,14 +140,14 @@ class GeneratorSource(Source):
     ----------
     generator : iterable
         The iterable.
-    counters : :class:`.Counters`
-        Where to count.
+    prepare : callable
+        As in :class:`.Source`.
 
     """
-    def __init__(self, generator, counters):
+    def __init__(self, generator, prepare):
         super(GeneratorSource, self).__init__()
         self.generator = generator
-        self.prepare = Inspection(counters, describe=_describe)
+        self.prepare = prepare
         self._error = None
 
     def open_iterator(self):

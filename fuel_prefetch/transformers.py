@@ -3,17 +3,21 @@ from __future__ import absolute_import, division, print_function
 
 import inspect
 import numbers
+from collections import OrderedDict
 from functools import partial
 
 import numpy
 from fuel.iterator import DataIterator
 from fuel.transformers import Transformer
+from six.moves import zip
 
 from fuel_prefetch import arrays
-from fuel_prefetch.arguments import bound_of, check, is_count
+from fuel_prefetch.arguments import bound_of, check, is_count, is_integer
 from fuel_prefetch.channel import (
     FORKED, FORKED_MESSAGE, SUPERSEDED, Channel)
 from fuel_prefetch.exceptions import PrefetchError
+from fuel_prefetch.mapping import (
+    Calls, Submission, bound_of_calls, check_call)
 from fuel_prefetch.worker import Prefetcher, Source
 
 # Of what a pickle holds. A change that older code can't read raises it; what
@@ -21,114 +25,37 @@ from fuel_prefetch.worker import Prefetcher, Source
 STATE_VERSION = 1
 
 
-class BackgroundDataStream(Transformer):
-    """Computes batches of a stream ahead of time in a thread.
+class ReadAhead(Transformer):
+    """What the transformers that read ahead have in common.
 
-    While the caller works on one batch, the next ones are read and
-    transformed. Nothing else changes: batches, order, errors and ends are
-    those of the wrapped stream.
-
-    Parameters
+    Attributes
     ----------
-    data_stream : :class:`~fuel.streams.AbstractDataStream`
-        The stream to read. From the first epoch to :meth:`close`, leave
-        reading it to this one. Between epochs it may be changed.
-    max_store : int, optional
-        Most batches held ready; the producer may have one more in hand.
-        Defaults to 10; ``None`` or -1 set no bound.
-    max_bytes : int, optional
-        Most bytes held ready, lists and object arrays included. A batch
-        that is larger is let through alone. Defaults to ``None``, no bound.
-    across_epochs : bool, optional
-        Whether to begin the next epoch before it is asked for, so that its
-        first batches are ready too. Within the same bounds, and one epoch
-        ahead at most. A change made to the wrapped stream between epochs
-        then comes an epoch late, unless :meth:`reset` follows it. Defaults
-        to ``False``.
-    copy : bool, optional
-        Whether to copy each array as it is produced. Needed for a stream
-        that fills the same memory for each batch. Defaults to ``False``.
-    backend : {'thread'}, optional
-        Where the wrapped stream is read. Defaults to ``'thread'``.
-    timeout : float, optional
-        Seconds that a reader waits for a batch, or for an epoch to begin,
-        before :class:`.PrefetchTimeout` is raised. Nothing is lost by it.
-        Defaults to ``None``, as long as it takes.
-    context : None, optional
-        For backends that start processes.
-
-    Raises
-    ------
-    ValueError
-        If an argument can't be what it is, with its name and value.
-
-    Notes
-    -----
-    The producer starts with an epoch and ends with it, `across_epochs`
-    apart; one thread makes all reads of an epoch, errors in between included.
-    :meth:`~fuel.streams.AbstractDataStream.get_epoch_iterator` of the
-    wrapped stream is called there too, once for each call of ours, and what
-    it raises is raised by ours. After an error nothing more is read until
-    the caller asks for it.
-
-    What was read ahead is dropped when an epoch is left early and by
-    :meth:`reset` and :meth:`next_epoch`. So where a stream carries the rest
-    of an abandoned epoch over into the next (an endless dataset does, or
-    :class:`~fuel.transformers.Unpack`), or draws random numbers for each
-    batch, the next epoch is what it would be without reading ahead only
-    after a whole epoch.
-
-    The stream can be pickled and copied at any time, with its epoch iterator
-    or without; what was read ahead goes along, and what is loaded goes on
-    where the reader was. The producer rests from then on until a batch is
-    asked for.
-
-    The batches come as they are made: without a copy, and in the containers
-    the wrapped stream uses. Several threads may take batches from one
-    stream; each goes to one of them.
+    stats : :class:`~fuel_prefetch.stats.Stats`
+        The counters at this moment.
 
     """
-    def __init__(self, data_stream, max_store=10, max_bytes=None,
-                 across_epochs=False, copy=False, backend='thread',
-                 timeout=None, context=None, **kwargs):
+    def __init__(self, data_stream, **kwargs):
         check('data_stream', data_stream, 'be a data stream',
               not inspect.isclass(data_stream) and
               callable(getattr(data_stream, 'get_epoch_iterator', None)))
-        bound_of('max_store', max_store)
-        check('max_bytes', max_bytes, 'be a positive integer or None',
-              max_bytes is None or is_count(max_bytes))
-        check('across_epochs', across_epochs, 'be True or False',
-              isinstance(across_epochs, (bool, numpy.bool_)))
-        check('copy', copy, 'be True or False',
-              isinstance(copy, (bool, numpy.bool_)))
-        check('backend', backend, "be 'thread'", backend == 'thread')
-        check('timeout', timeout, 'be a positive number of seconds or None',
-              timeout is None or isinstance(timeout, numbers.Real) and
-              not isinstance(timeout, bool) and timeout > 0)
-        check('context', context, "be None where backend is 'thread'",
-              context is None)
         iteration_scheme = kwargs.pop('iteration_scheme', None)
         check('iteration_scheme', iteration_scheme,
               'be set on the wrapped stream', iteration_scheme is None)
         produces_examples = kwargs.pop('produces_examples', None)
-        super(BackgroundDataStream, self).__init__(data_stream, **kwargs)
+        super(ReadAhead, self).__init__(data_stream, **kwargs)
         if produces_examples is not None:
             self.produces_examples = produces_examples
-        self.max_store = max_store
-        self.max_bytes = max_bytes
-        self.across_epochs = across_epochs
-        self.copy = copy
-        self.backend = backend
-        self.timeout = timeout
-        self.context = context
-        self._start_afresh()
 
     def _start_afresh(self):
-        self._prefetcher = Prefetcher(
-            bound_of('max_store', self.max_store),
-            None if self.max_bytes is None else int(self.max_bytes),
-            self.timeout, self.across_epochs, type(self).__name__)
+        """Make what is no part of a pickle, from the attributes."""
+        self._prefetcher = self._make_prefetcher()
         self._source = None
+
+    def _make_prefetcher(self):
+        raise NotImplementedError
+
+    def _make_source(self, data_stream):
+        raise NotImplementedError
 
     # What the wrapped stream says of itself holds for this one too, also
     # where it changes. The setters are there for Fuel's constructors, and
@@ -142,16 +69,6 @@ class BackgroundDataStream(Transformer):
     def iteration_scheme(self, value):
         if 'data_stream' in self.__dict__:  # not while it is constructed
             self.data_stream.iteration_scheme = value
-
-    @property
-    def axis_labels(self):
-        if self._axis_labels is not None:
-            return self._axis_labels
-        return self.data_stream.axis_labels
-
-    @axis_labels.setter
-    def axis_labels(self, value):
-        self._axis_labels = value
 
     @property
     def produces_examples(self):
@@ -193,10 +110,6 @@ class BackgroundDataStream(Transformer):
             self._source = self._make_source(self.data_stream)
         channel = self._prefetcher.begin(self._source)
         return EpochIterator(self, channel, self._prefetcher.number, as_dict)
-
-    def _make_source(self, data_stream):
-        return EpochSource(data_stream, self._prefetcher.counters, self.copy,
-                           self.max_bytes is not None)
 
     def get_data(self, request=None):
         """Return the next batch of the epoch under way."""
@@ -287,6 +200,274 @@ class BackgroundDataStream(Transformer):
         self.close()
 
 
+class BackgroundDataStream(ReadAhead):
+    """Computes batches of a stream ahead of time in a thread.
+
+    While the caller works on one batch, the next ones are read and
+    transformed. Nothing else changes: batches, order, errors and ends are
+    those of the wrapped stream.
+
+    Parameters
+    ----------
+    data_stream : :class:`~fuel.streams.AbstractDataStream`
+        The stream to read. From the first epoch to :meth:`close`, leave
+        reading it to this one. Between epochs it may be changed.
+    max_store : int, optional
+        Most batches held ready; the producer may have one more in hand.
+        Defaults to 10; ``None`` or -1 set no bound.
+    max_bytes : int, optional
+        Most bytes held ready, lists and object arrays included. A batch
+        that is larger is let through alone. Defaults to ``None``, no bound.
+    across_epochs : bool, optional
+        Whether to begin the next epoch before it is asked for, so that its
+        first batches are ready too. Within the same bounds, and one epoch
+        ahead at most. A change made to the wrapped stream between epochs
+        then comes an epoch late, unless :meth:`reset` follows it. Defaults
+        to ``False``.
+    copy : bool, optional
+        Whether to copy each array as it is produced. Needed for a stream
+        that fills the same memory for each batch. Defaults to ``False``.
+    backend : {'thread'}, optional
+        Where the wrapped stream is read. Defaults to ``'thread'``.
+    timeout : float, optional
+        Seconds that a reader waits for a batch, or for an epoch to begin,
+        before :class:`.PrefetchTimeout` is raised. Nothing is lost by it.
+        Defaults to ``None``, as long as it takes.
+    context : None, optional
+        For backends that start processes.
+
+    Raises
+    ------
+    ValueError
+        If an argument can't be what it is, with its name and value.
+
+    Notes
+    -----
+    The producer starts with an epoch and ends with it, `across_epochs`
+    apart; one thread makes all reads of an epoch, errors in between included.
+    :meth:`~fuel.streams.AbstractDataStream.get_epoch_iterator` of the
+    wrapped stream is called there too, once for each call of ours, and what
+    it raises is raised by ours. After an error nothing more is read until
+    the caller asks for it.
+
+    What was read ahead is dropped when an epoch is left early and by
+    :meth:`reset` and :meth:`next_epoch`. So where a stream carries the rest
+    of an abandoned epoch over into the next (an endless dataset does, or
+    :class:`~fuel.transformers.Unpack`), or draws random numbers for each
+    batch, the next epoch is what it would be without reading ahead only
+    after a whole epoch.
+
+    The stream can be pickled and copied at any time, with its epoch iterator
+    or without; what was read ahead goes along, and what is loaded goes on
+    where the reader was. The producer rests from then on until a batch is
+    asked for.
+
+    The batches come as they are made: without a copy, and in the containers
+    the wrapped stream uses. Several threads may take batches from one
+    stream; each goes to one of them.
+
+    """
+    def __init__(self, data_stream, max_store=10, max_bytes=None,
+                 across_epochs=False, copy=False, backend='thread',
+                 timeout=None, context=None, **kwargs):
+        bound_of('max_store', max_store)
+        check('max_bytes', max_bytes, 'be a positive integer or None',
+              max_bytes is None or is_count(max_bytes))
+        check('across_epochs', across_epochs, 'be True or False',
+              isinstance(across_epochs, (bool, numpy.bool_)))
+        check('copy', copy, 'be True or False',
+              isinstance(copy, (bool, numpy.bool_)))
+        check('backend', backend, "be 'thread'", backend == 'thread')
+        check('timeout', timeout, 'be a positive number of seconds or None',
+              timeout is None or isinstance(timeout, numbers.Real) and
+              not isinstance(timeout, bool) and timeout > 0)
+        check('context', context, "be None where backend is 'thread'",
+              context is None)
+        super(BackgroundDataStream, self).__init__(data_stream, **kwargs)
+        self.max_store = max_store
+        self.max_bytes = max_bytes
+        self.across_epochs = across_epochs
+        self.copy = copy
+        self.backend = backend
+        self.timeout = timeout
+        self.context = context
+        self._start_afresh()
+
+    def _make_prefetcher(self):
+        return Prefetcher(
+            bound_of('max_store', self.max_store),
+            None if self.max_bytes is None else int(self.max_bytes),
+            self.timeout, self.across_epochs, type(self).__name__)
+
+    @property
+    def axis_labels(self):
+        if self._axis_labels is not None:
+            return self._axis_labels
+        return self.data_stream.axis_labels
+
+    @axis_labels.setter
+    def axis_labels(self, value):
+        self._axis_labels = value
+
+    def _make_source(self, data_stream):
+        return EpochSource(data_stream, self._prefetcher.counters, self.copy,
+                           self.max_bytes is not None)
+
+
+class ParallelMapping(ReadAhead):
+    """Fuel's ``Mapping``, on several workers.
+
+    One thread reads the wrapped stream, in order, and several work on what
+    it reads. What comes out is what ``Mapping`` gives, in the same order.
+
+    Parameters
+    ----------
+    data_stream : :class:`~fuel.streams.AbstractDataStream`
+        The stream to read.
+    mapping : callable
+        Called with the data of a batch, or an example: a tuple, or a
+        dictionary if `mapping_accepts` says so. It must not depend on the
+        order in which it is called, as several calls are under way.
+    workers : int, optional
+        Threads to call it in. Defaults to 2.
+    max_store : int, optional
+        Most batches read ahead of those that were taken: waiting, under
+        way or ready. Defaults to twice the workers; -1 sets no bound.
+    ordered : bool, optional
+        Whether batches come in the order of the wrapped stream, rather
+        than as they get ready. Defaults to ``True``.
+    executor : ``concurrent.futures.Executor``, optional
+        Who calls the mapping, for example processes or a cluster. It is
+        not shut down, and is no part of a pickle: set the attribute again
+        after loading. Defaults to threads of its own.
+    seed : int, optional
+        If given, the mapping is called with a second argument, a
+        :class:`numpy.random.RandomState` for the seed, the epoch and the
+        number of the batch in it, both from 0. Workers, executor, timing
+        and interruptions make no difference to it.
+    add_sources : tuple of str, optional
+        When given, what the mapping returns is added to the original data
+        under these names.
+    mapping_accepts : {list, dict}, optional
+        Whether the mapping takes and returns tuples, the default, or
+        dictionaries with the names of the sources as keys.
+
+    Raises
+    ------
+    TypeError, ValueError
+        If an argument can't be what it is, with its name and value.
+
+    Notes
+    -----
+    An error of the mapping comes in the place of its batch, and the stream
+    goes on after it. A ``StopIteration`` that leaves the mapping is an error
+    as well, a ``RuntimeError`` with the StopIteration as its cause.
+
+    A random state that a mapping shares between its calls is drawn from in
+    the order in which threads happen to run; in another process each call
+    has a copy of it. Use `seed`.
+
+    Pickles and copies resume as those of :class:`BackgroundDataStream`. In
+    them are the results that were ready, and of calls under way the data.
+
+    """
+    def __init__(self, data_stream, mapping, workers=2, max_store=None,
+                 ordered=True, executor=None, seed=None, add_sources=None,
+                 mapping_accepts=list, **kwargs):
+        check_call('mapping', mapping)
+        check('mapping_accepts', mapping_accepts, 'be list or dict',
+              mapping_accepts in (list, dict))
+        check('seed', seed, 'be an integer from 0 to 2**32 - 1 or None',
+              seed is None or is_integer(seed) and 0 <= seed < 2 ** 32)
+        super(ParallelMapping, self).__init__(data_stream, **kwargs)
+        self.mapping = mapping
+        self.workers = workers
+        self.max_store = max_store
+        self.ordered = ordered
+        self.executor = executor
+        self.seed = seed
+        self.add_sources = add_sources
+        self.mapping_accepts = mapping_accepts
+        self._start_afresh()
+
+    def _start_afresh(self):
+        self._calls = Calls(self.workers, self.ordered, self.executor,
+                            self.seed)
+        super(ParallelMapping, self)._start_afresh()
+
+    def _make_prefetcher(self):
+        return Prefetcher(
+            bound_of_calls('max_store', self.max_store, self.workers),
+            name=type(self).__name__)
+
+    def _make_source(self, data_stream):
+        return MappedSource(data_stream, self._prefetcher.counters,
+                            self._calls)
+
+    @property
+    def sources(self):
+        return self.data_stream.sources + tuple(self.add_sources or ())
+
+    def get_epoch_iterator(self, as_dict=False):
+        self._settle_calls()
+        return super(ParallelMapping, self).get_epoch_iterator(as_dict)
+
+    def _settle_calls(self):
+        # What was set since, counts from now on.
+        self._calls.executor = self.executor
+        self._calls.function = MappedCall(
+            self.mapping, self.mapping_accepts, self.add_sources)
+
+    def close(self, timeout=5.0):
+        try:
+            super(ParallelMapping, self).close(timeout)
+        finally:
+            self._calls.shut_down()
+
+    close.__doc__ = ReadAhead.close.__doc__
+
+    def __getstate__(self):
+        state = super(ParallelMapping, self).__getstate__()
+        del state['_calls']
+        return dict(state, executor=None)
+
+    def __setstate__(self, state):
+        super(ParallelMapping, self).__setstate__(state)
+        self._settle_calls()
+
+
+class MappedCall(object):
+    """A call of a mapping, as Fuel's ``Mapping`` makes it.
+
+    Parameters
+    ----------
+    mapping, accepts, add_sources
+        As in :class:`ParallelMapping`.
+
+    Attributes
+    ----------
+    names : tuple of str
+        The wrapped stream's sources. They are set when an epoch begins.
+
+    """
+    names = ()
+
+    def __init__(self, mapping, accepts, add_sources):
+        self.mapping = mapping
+        self.accepts = accepts
+        self.add_sources = add_sources
+
+    def __call__(self, data, *random_state):
+        taken = data
+        if self.accepts is dict:
+            taken = OrderedDict(zip(self.names, data))
+        image = self.mapping(taken, *random_state)
+        if self.accepts is dict:
+            image = tuple(image[name]
+                          for name in self.add_sources or self.names)
+        return data + image if self.add_sources else image
+
+
 class EpochIterator(DataIterator):
     """An iterator over one epoch of a stream that is read ahead.
 
@@ -353,7 +534,7 @@ class EpochSource(Source):
         As in :class:`.Inspection`.
 
     """
-    def __init__(self, data_stream, counters, copy, count_all):
+    def __init__(self, data_stream, counters, copy=False, count_all=False):
         super(EpochSource, self).__init__()
         self.data_stream = data_stream
         # No bound method: in a cycle the wrapped stream would outlive ours.
@@ -376,3 +557,40 @@ def _describe(data_stream, index):
             'used yet; if the stream fills one buffer again and again, that '
             'batch was overwritten: pass copy=True to BackgroundDataStream'
             .format(name))
+
+
+class MappedSource(EpochSource):
+    """The wrapped stream and the calls on its data, as the worker sees them.
+
+    Parameters
+    ----------
+    data_stream, counters
+        As in :class:`EpochSource`.
+    calls : :class:`.Calls`
+        The calls.
+
+    """
+    def __init__(self, data_stream, counters, calls):
+        super(MappedSource, self).__init__(data_stream, counters)
+        self.calls = calls
+        self.prepare = Submission(calls, self.prepare)
+
+    def open_iterator(self):
+        iterator = super(MappedSource, self).open_iterator()
+        self.calls.begin()
+        self._name_sources()
+        return iterator
+
+    def _name_sources(self):
+        if self.calls.function.accepts is dict:
+            self.calls.function.names = tuple(self.data_stream.sources)
+
+    def load_notice(self, saved):
+        self._name_sources()
+        return self.prepare.load_notice(saved)
+
+    def save(self):
+        return self.calls.save()
+
+    def load(self, saved):
+        self.calls.load(saved)

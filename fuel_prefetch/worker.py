@@ -6,7 +6,7 @@ import sys
 import threading
 import weakref
 
-from fuel_prefetch.channel import CLOSED, SUPERSEDED, Store
+from fuel_prefetch.channel import CLOSED, SUPERSEDED, Failure, Store
 from fuel_prefetch.context import inherit
 from fuel_prefetch.exceptions import PrefetchTimeout
 from fuel_prefetch.stats import Counters
@@ -55,6 +55,16 @@ class Source(object):
 
         """
         self.iterator = None
+
+    # For a pickle of what was read ahead
+
+    load_notice = staticmethod(Failure.load)
+
+    def save(self):
+        """Return in plain objects what the source has to remember."""
+
+    def load(self, saved):
+        """Remember what was saved."""
 
     def open(self):
         self.iterator = None  # gone before the next one is made
@@ -331,6 +341,7 @@ class Prefetcher(object):
                     worker.store.resume_on_demand()
             if latest is not None:
                 saved['channel'] = latest.save()
+            saved['source'] = self._source and self._source.save()
             saved['counters'] = vars(self.counters).copy()
             return saved
 
@@ -339,6 +350,8 @@ class Prefetcher(object):
         self._saved, self._source = saved, source
         self.number, self._closed = saved['number'], saved['closed']
         vars(self.counters).update(saved['counters'])
+        if source is not None:
+            source.load(saved.get('source'))
 
     @property
     def dormant(self):
@@ -357,7 +370,8 @@ class Prefetcher(object):
         if saved is not None and saved['channel'] is not None:
             store = Store(self.max_items, self.max_bytes, self.timeout,
                           self.counters)
-            channel, unfinished = store.load(saved)
+            channel, unfinished = store.load(
+                saved, source.load_notice if source else Failure.load)
             if saved['busy']:
                 source.iterator = saved['iterator']
                 worker = Worker(store, source, self.endless, self.name)

@@ -27,10 +27,12 @@ from zlib import crc32
 import numpy
 from six.moves import range, zip
 
+from fuel.transformers import Mapping
+
 from fuel_prefetch import (
-    BackgroundDataStream, PrefetchError, PrefetchWarning)
+    BackgroundDataStream, ParallelMapping, PrefetchError, PrefetchWarning)
 from tests import DEADLINE, ConcurrentTestCase
-from tests.chains import CHAINS, unchanged
+from tests.chains import CHAINS, Trouble, unchanged
 
 try:
     from hypothesis import HealthCheck, seed, settings, strategies
@@ -251,8 +253,21 @@ class Model(object):
         self.current = None  # the newest, also if it is forgotten
         self.begun = 0
         self.closed = False
-        self.bare = chain.factory(directory)
-        self.ours = BackgroundDataStream(self.make_wrapped(), **self.options)
+        self.bare = self.make_bare()
+        self.ours = self.make_ours()
+
+    # What is compared
+
+    def make_bare(self):
+        return self.chain.factory(self.directory)
+
+    def make_ours(self):
+        return BackgroundDataStream(self.make_wrapped(), **self.options)
+
+    @property
+    def bare_chain(self):
+        """The bare stream of what `ours` wraps."""
+        return self.bare
 
     def make_wrapped(self):
         if self.middle is None:
@@ -501,7 +516,7 @@ class Model(object):
         """Change the wrapped stream between two epochs."""
         change = self.chain.changes[which % len(self.chain.changes)]
         self.calls[-1] += ' = ' + change.__name__
-        change(self.bare, number)
+        change(self.bare_chain, number)
         change(self.ours.data_stream, number)
         if self.ahead:
             self.reset()
@@ -512,7 +527,7 @@ class Model(object):
 
     def replace(self):
         """Wrap another stream between two epochs."""
-        self.bare = self.chain.factory(self.directory)
+        self.bare = self.make_bare()
         self.ours.data_stream = self.make_wrapped()
 
     def finish(self):
@@ -565,11 +580,11 @@ def always():
     return True
 
 
-def play(chain, number, directory):
+def play(chain, number, directory, make_model=Model):
     """Play the sequence that a seed gives."""
     # Not the same calls for each chain.
     rng = random.Random(1000 * number + crc32(chain.name.encode()) % 1000)
-    model = Model(
+    model = make_model(
         chain, options_from(rng),
         options_from(rng) if rng.random() < .3 else None, directory,
         Delays(rng.random(), rng.choice([0, 0, .0005, .002])),
@@ -596,28 +611,89 @@ class ModelTestCase(ConcurrentTestCase):
         self.addCleanup(shutil.rmtree, self.directory)
 
 
-class TestSequencesFromASeed(ModelTestCase):
-    """One test for each chain."""
+class SeedTestCase(ModelTestCase):
+    """A test case to be given a test for each chain."""
+    make_model = Model
+
     def check(self, chain):
         first = int(SEED or 1)
         for number in range(first, first + ROUNDS):
             try:
-                self.within(60, play, chain, number, self.directory)
+                self.within(60, play, chain, number, self.directory,
+                            self.make_model)
             except BaseException:
                 print('to repeat it: FUEL_PREFETCH_SEED={}'.format(number),
                       file=sys.stderr)
                 raise
 
+    @classmethod
+    def add_tests(cls, chains):
+        for chain in chains:
+            def test(self, chain=chain):
+                self.check(chain)
+            test.__name__ = str('test_' + chain.name)
+            setattr(cls, test.__name__, test)
 
-def _add_tests():
-    for chain in CHAINS:
-        def test(self, chain=chain):
-            self.check(chain)
-        test.__name__ = str('test_' + chain.name)
-        setattr(TestSequencesFromASeed, test.__name__, test)
+
+class TestSequencesFromASeed(SeedTestCase):
+    """Those on :class:`.BackgroundDataStream`."""
 
 
-_add_tests()
+TestSequencesFromASeed.add_tests(CHAINS)
+
+
+def turn(data):
+    """A mapping that takes its time, and fails at some of the data."""
+    number = crc32(repr(data[0]).encode()) % 13
+    if number < 6:
+        time.sleep(.0002 * number)
+    if number == 7:
+        raise Trouble('turned')
+    return data[::-1]
+
+
+class MappingModel(Model):
+    """Fuel's `Mapping` of a bare chain, and ours of a wrapped one."""
+    @property
+    def bare_chain(self):
+        return self.bare.data_stream
+
+    def make_bare(self):
+        return Mapping(super(MappingModel, self).make_bare(), turn,
+                       **self.make_options()[0])
+
+    def make_ours(self):
+        return ParallelMapping(self.make_wrapped(), turn,
+                               **self.make_options()[1])
+
+    def take_bare(self, epoch):
+        return next(epoch.bare)  # the mapping makes dictionaries itself
+
+    def make_options(self):
+        """Return options for Fuel's, and for ours."""
+        self.ahead = bool(self.middle and self.middle['across_epochs'])
+        depth = self.options['max_store']
+        options = {'add_sources': tuple(
+            'turned_{}'.format(number) for number in range(len(
+                self.chain.factory(self.directory).sources)))
+            } if self.options['across_epochs'] else {}
+        return options, dict(
+            options, max_store=None if self.chain.endless else depth,
+            workers=1 + (depth or 3) % 4)
+
+    def look(self):
+        for name in ('sources', 'axis_labels', 'produces_examples'):
+            self.same(outcome(getattr, self.ours, name),
+                      outcome(getattr, self.bare, name))
+        self.ours.stats
+
+
+class TestMappings(SeedTestCase):
+    """Those on :class:`.ParallelMapping`."""
+    make_model = MappingModel
+
+
+TestMappings.add_tests(chain for chain in CHAINS if not chain.copy)
 
 
 if RuleBasedStateMachine is not None:
