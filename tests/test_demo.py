@@ -8,6 +8,7 @@ import subprocess
 import sys
 import tempfile
 import unittest
+from functools import partial
 
 import numpy
 import six
@@ -16,7 +17,7 @@ from six.moves import cPickle
 import fuel_prefetch
 from fuel.datasets import H5PYDataset
 from fuel.transformers import Mapping
-from fuel_prefetch import BackgroundDataStream
+from fuel_prefetch import BackgroundDataStream, ParallelMapping
 from fuel_prefetch.bin import demo, digits
 from fuel_prefetch.bin.main import make_parser
 
@@ -228,6 +229,16 @@ class TestTraining(FolderTestCase):
                                   ahead.network.parameters):
                 numpy.testing.assert_array_equal(one, other)
 
+    def test_workers_change_nothing(self):
+        one = self.train(epochs=2)
+        self.args.workers = 3
+        bare = self.train(epochs=2)
+        self.assertNotEqual(bare.digest, one.digest)
+        ahead = demo.train(
+            self.path, self.args, 2, BackgroundDataStream,
+            partial(ParallelMapping, workers=3, seed=self.args.seed))
+        self.assertEqual(bare.digest, ahead.digest)
+
     def test_the_digest_tells_what_differs(self):
         def swap(batches):
             batches[3], batches[4] = batches[4], batches[3]
@@ -290,7 +301,7 @@ class TestReport(unittest.TestCase):
 class TestDemo(FolderTestCase):
     def test_both_runs_see_the_same(self):
         code, output, errors = self.call(
-            'demo', '--epochs', '8', '--hidden', '300')
+            'demo', '--epochs', '8', '--hidden', '300', '--workers', '2')
         self.assertEqual((code, errors), (0, ''), output)
         digests = [line.split()[-1] for line in output.splitlines()
                    if 'digest' in line]

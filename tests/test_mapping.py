@@ -481,18 +481,20 @@ class TestExecutors(MappingTestCase):
                     self.assertEqual(kinds[1], 'Two')
                     continue
                 self.assertEqual(
-                    [kinds[0], kinds[1], kinds[3], kinds[4], kinds[5],
-                     kinds[6]],
-                    [0, 'WorkerError', 'WorkerError', 'KeyError',
-                     'RuntimeError', 6])
+                    [kinds[0]] + kinds[3:],
+                    [0, 'WorkerError', 'KeyError', 'RuntimeError', 6])
+                # Some libraries (tblib) teach pickle to hold them.
+                self.assertIn(kinds[1], ('Two', 'WorkerError'))
                 self.assertIn(kinds[2], ('CalledProcessError', 'WorkerError'))
                 results = self.map(fail, [1, 3], executor=executor)
-                for texts in [('Two', 'one and two', 'in fail'),
-                              ('Local', 'defined in a function', 'in fail')]:
-                    with self.assertRaises(WorkerError) as caught:
+                for name, text in [('Two', 'one and two'),
+                                   ('Local', 'defined in a function')]:
+                    with self.assertRaises(Exception) as caught:
                         next(results)
-                    for text in texts:
-                        self.assertIn(text, str(caught.exception))
+                    self.assertIn(text, str(caught.exception))
+                    if type(caught.exception) is WorkerError:
+                        self.assertIn(name, str(caught.exception))
+                        self.assertIn('in fail', str(caught.exception))
 
     @unittest.skipUnless(hasattr(signal, 'SIGKILL'), 'there is no SIGKILL')
     @unittest.skipIf(six.PY2, 'the backport waits for a dead process for ever')

@@ -22,16 +22,19 @@ from __future__ import absolute_import, division, print_function
 import argparse
 import contextlib
 import hashlib
+import multiprocessing
 import os
 import shutil
 import sys
 import tempfile
 from collections import namedtuple
+from functools import partial
 
 import numpy
+from fuel.transformers import Mapping
 from progressbar import ETA, Bar, Percentage, ProgressBar
 
-from fuel_prefetch import BackgroundDataStream
+from fuel_prefetch import BackgroundDataStream, ParallelMapping
 from fuel_prefetch.bin import digits
 from fuel_prefetch.waiting import monotonic
 
@@ -42,6 +45,7 @@ examples:
   fuel-prefetch demo
   fuel-prefetch demo --max-store 1           hold one batch ready, not ten
   fuel-prefetch demo --hidden 200            a network that often waits
+  fuel-prefetch demo --workers 2             distort two batches at once
   fuel-prefetch demo --data digits.hdf5      keep the data, to play with
 
 exit codes:
@@ -74,6 +78,10 @@ def add_arguments(parser):
     parser.add_argument(
         '--max-store', type=depth, default=10, metavar='N',
         help='most batches held ready; -1 for no bound (default: %(default)s)')
+    parser.add_argument(
+        '--workers', type=at_least(1), default=1, metavar='N',
+        help='threads that distort, in the run with prefetching '
+             '(default: %(default)s)')
     parser.add_argument(
         '--seed', type=at_least(0), default=1, metavar='N',
         help='where all that is random starts (default: %(default)s)')
@@ -170,14 +178,42 @@ def compare(path, args):
     train(path, args, epochs=1)
     say('{} epochs without prefetching ...'.format(args.epochs))
     bare = train(path, args, args.epochs)
-    say('{} epochs with prefetching, max_store={} ...'.format(
-        args.epochs, args.max_store))
+    say('{} epochs with prefetching, max_store={}, workers={} ...'.format(
+        args.epochs, args.max_store, args.workers))
     ahead = train(path, args, args.epochs, lambda stream: (
-        BackgroundDataStream(stream, max_store=args.max_store)))
-    return report(bare, ahead)
+        BackgroundDataStream(stream, max_store=args.max_store)),
+        partial(ParallelMapping, workers=args.workers, seed=args.seed)
+        if args.workers > 1 else None)
+    return report(bare, ahead, args.workers)
 
 
-def train(path, args, epochs, wrap=lambda stream: stream):
+class InTurn(object):
+    """A mapping with the random states of a `ParallelMapping`, without one.
+
+    Parameters
+    ----------
+    mapping : callable
+        Takes a batch and a random state.
+    seed : int
+        The seed.
+    per_epoch : int
+        Batches in an epoch.
+
+    """
+    def __init__(self, mapping, seed, per_epoch):
+        self.mapping = mapping
+        self.seed = seed
+        self.per_epoch = per_epoch
+        self.count = 0
+
+    def __call__(self, batch):
+        epoch, number = divmod(self.count, self.per_epoch)
+        self.count += 1
+        return self.mapping(
+            batch, numpy.random.RandomState([self.seed, epoch, number]))
+
+
+def train(path, args, epochs, wrap=lambda stream: stream, map_stream=None):
     """Train a network.
 
     Parameters
@@ -190,6 +226,9 @@ def train(path, args, epochs, wrap=lambda stream: stream):
         How many epochs.
     wrap : callable, optional
         What to do with the stream first.
+    map_stream : callable, optional
+        As for :func:`.digits.train_stream`. By default Fuel's ``Mapping``
+        gives what several workers would give, if there are to be some.
 
     Returns
     -------
@@ -202,7 +241,14 @@ def train(path, args, epochs, wrap=lambda stream: stream):
     digest = hashlib.sha256()
     batches = 0
     waiting = first = last = 0.
-    stream = wrap(digits.train_stream(path, args.batch_size, args.seed))
+    if map_stream is None and args.workers > 1:
+        per_epoch = -(-digits.NUM_TRAIN // args.batch_size)
+
+        def map_stream(stream, mapping, **kwargs):
+            return Mapping(stream, InTurn(mapping, args.seed, per_epoch),
+                           **kwargs)
+    stream = wrap(digits.train_stream(path, args.batch_size, args.seed,
+                                      map_stream))
     with contextlib.closing(stream), progress(epochs) as show:
         start = monotonic()
         for epoch in range(epochs):
@@ -247,7 +293,7 @@ def evaluate(network, path):
     return numpy.concatenate(right).mean()
 
 
-def report(bare, ahead):
+def report(bare, ahead, workers=1):
     """Print what came of both runs; return the exit code."""
     say('\n                        total    waiting   training   accuracy')
     for name, run in [('without', bare), ('with', ahead)]:
@@ -255,14 +301,19 @@ def report(bare, ahead):
             '{:>8.1f} %'.format(name, run.total, run.waiting,
                                 run.total - run.waiting, 100 * run.accuracy))
     training = bare.total - bare.waiting
+    # What all of it takes at the least, on so many cores.
+    least = (bare.total / multiprocessing.cpu_count() if workers > 1 else 0)
+    making = bare.waiting / workers
     say("""
 Prefetching made it {:.2f} times as fast. Ideal is {:.2f}: making the batches
-took {:.2f} s and training {:.2f} s, and they can at best go on at once. As
-nothing is read ahead of an epoch, its first batch and the training on its
+took {:.2f} s and training {:.2f} s, and they can at best go on at once{}.
+As nothing is read ahead of an epoch, its first batch and the training on its
 last one stand alone, which leaves {:.2f}.""".format(
         bare.total / ahead.total,
-        bare.total / max(bare.waiting, training), bare.waiting, training,
-        bare.total / max(bare.waiting + bare.last, training + bare.first)))
+        bare.total / max(making, training, least), bare.waiting, training,
+        ',\nwith {} workers on {} cores'.format(
+            workers, multiprocessing.cpu_count()) if workers > 1 else '',
+        bare.total / max(making + bare.last, training + bare.first, least)))
 
     same = bare.digest == ahead.digest
     say('\n{:,} batches without prefetching, digest {}\n'

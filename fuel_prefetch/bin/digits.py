@@ -81,10 +81,23 @@ def check_digits(path):
             raise ValueError('other shapes than those of the digits')
 
 
-def train_stream(path, batch_size, seed):
+def train_stream(path, batch_size, seed, map_stream=None):
     """Make the stream that is read for training, distortion and all.
 
     Two streams of one `seed` give the same batches, epoch for epoch.
+
+    Parameters
+    ----------
+    path : str
+        The file of digits.
+    batch_size : int
+        Digits in a batch.
+    seed : int
+        Where all that is random starts.
+    map_stream : callable, optional
+        Makes the stream that distorts, of the one to distort, a
+        :class:`Distortion` and keyword arguments. Defaults to Fuel's
+        ``Mapping``.
 
     """
     dataset = open_digits(path, 'train')
@@ -92,7 +105,8 @@ def train_stream(path, batch_size, seed):
                             rng=numpy.random.RandomState([seed, 0]))
     stream = _normalize(DataStream(dataset, iteration_scheme=scheme))
     distort = Distortion(numpy.random.RandomState([seed, 1]))
-    return _flatten(Mapping(stream, distort, axis_labels=stream.axis_labels))
+    return _flatten((map_stream or Mapping)(
+        stream, distort, axis_labels=stream.axis_labels))
 
 
 def test_stream(path, batch_size):
@@ -125,7 +139,7 @@ class Distortion(object):
     Parameters
     ----------
     rng : :class:`numpy.random.RandomState`
-        Decides how.
+        Decides how, unless a call is given one of its own.
 
     .. [SSP] Patrice Y. Simard, Dave Steinkraus and John C. Platt, *Best
        practices for convolutional neural networks applied to visual
@@ -136,21 +150,22 @@ class Distortion(object):
     def __init__(self, rng):
         self.rng = rng
 
-    def __call__(self, batch):
+    def __call__(self, batch, rng=None):
         images, targets = batch
+        rng = rng or self.rng
         n = len(images)
-        angles = self.rng.normal(0, .1, n)
-        slants = self.rng.normal(0, .1, n)
-        sizes = numpy.exp(self.rng.normal(0, .07, (2, n)))
-        moves = self.rng.normal(0, .7, (2, n, 1, 1))
-        bluntness = self.rng.uniform(0, 1, (n, 1, 1)).astype('float32')
+        angles = rng.normal(0, .1, n)
+        slants = rng.normal(0, .1, n)
+        sizes = numpy.exp(rng.normal(0, .07, (2, n)))
+        moves = rng.normal(0, .7, (2, n, 1, 1))
+        bluntness = rng.uniform(0, 1, (n, 1, 1)).astype('float32')
 
         # Where in the scanned image each pixel of the new one comes from.
         matrices = numpy.array([
             [numpy.cos(angles), numpy.sin(angles)],
             [slants - numpy.sin(angles), numpy.cos(angles)]]) / sizes
         positions = numpy.einsum('ijn,jhw->inhw', matrices, _grid()) + moves
-        bends = self.rng.uniform(-20, 20, positions.shape).astype('float32')
+        bends = rng.uniform(-20, 20, positions.shape).astype('float32')
         positions += ndimage.gaussian_filter(bends, (0, 0, 4, 4))
 
         redrawn = _sample(images, positions)
