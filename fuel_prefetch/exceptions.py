@@ -12,7 +12,12 @@ class PrefetchError(RuntimeError):
 
 
 class PrefetchTimeout(PrefetchError):
-    """A reader waited longer than its `timeout`; nothing was lost."""
+    """Something took longer than the stream's `timeout`; nothing was lost.
+
+    A reader waited for a batch, or for an epoch to begin; or the batch that
+    was being read didn't come in time for a pickle or a reset.
+
+    """
 
 
 class WorkerDied(PrefetchError):

@@ -29,7 +29,13 @@ class Stats(namedtuple('Stats', [
     batches_pickled, bytes_pickled : int
         Batches that had been read ahead when the stream was pickled (or
         copied) in the middle of an epoch the last time, and that are in the
-        pickle for that reason.
+        pickle for that reason; and their bytes. A pickle that could not be
+        made counts too.
+
+    Notes
+    -----
+    In a pickle the batch that the producer had in hand is held as well. So
+    afterwards there may be one more than `max_store`, for a while.
 
     """
     __slots__ = ()

@@ -50,6 +50,11 @@ class ReadAhead(Transformer):
         """Make what is no part of a pickle, from the attributes."""
         self._prefetcher = self._make_prefetcher()
         self._source = None
+        self._settle()
+
+    def _settle(self):
+        """Let attributes that were set since count from now on."""
+        raise NotImplementedError
 
     def _make_prefetcher(self):
         raise NotImplementedError
@@ -105,6 +110,7 @@ class ReadAhead(Transformer):
             If the epoch didn't begin in time.
 
         """
+        self._settle()
         if self._source is None or (
                 self._source.data_stream is not self.data_stream):
             self._source = self._make_source(self.data_stream)
@@ -112,7 +118,16 @@ class ReadAhead(Transformer):
         return EpochIterator(self, channel, self._prefetcher.number, as_dict)
 
     def get_data(self, request=None):
-        """Return the next batch of the epoch under way."""
+        """Return the next batch of the epoch under way.
+
+        Raises
+        ------
+        PrefetchError
+            If none has begun, or the stream was closed.
+        BaseException
+            As ``next`` of the epoch iterator, StopIteration included.
+
+        """
         if request is not None:
             raise ValueError('request must be None, got {!r}'.format(request))
         channel = self._prefetcher.channel_of(self._prefetcher.number)
@@ -150,7 +165,8 @@ class ReadAhead(Transformer):
         Parameters
         ----------
         timeout : float, optional
-            Seconds that it may take. Nine tenths are for the batch in hand;
+            Seconds that it may take, besides what the wrapped stream's
+            own `close` takes. Nine tenths are for the batch in hand;
             then the wrapped stream is closed even so, which frees a
             read that blocks for ever. Defaults to 5; ``None`` waits for the
             batch as long as it takes.
@@ -262,6 +278,10 @@ class BackgroundDataStream(ReadAhead):
     where the reader was. The producer rests from then on until a batch is
     asked for.
 
+    `max_store` and `timeout` may be set later as attributes, and count from
+    the next epoch; with `across_epochs` from the next one that isn't begun
+    ahead. The other arguments count when the stream is made.
+
     The batches come as they are made: without a copy, and in the containers
     the wrapped stream uses. Several threads may take batches from one
     stream; each goes to one of them.
@@ -295,9 +315,13 @@ class BackgroundDataStream(ReadAhead):
 
     def _make_prefetcher(self):
         return Prefetcher(
-            bound_of('max_store', self.max_store),
-            None if self.max_bytes is None else int(self.max_bytes),
-            self.timeout, self.across_epochs, type(self).__name__)
+            max_bytes=bound_of('max_bytes', self.max_bytes),
+            endless=self.across_epochs, name=type(self).__name__)
+
+    def _settle(self):
+        prefetcher = self._prefetcher
+        prefetcher.max_items = bound_of('max_store', self.max_store)
+        prefetcher.timeout = self.timeout
 
     @property
     def axis_labels(self):
@@ -396,9 +420,14 @@ class ParallelMapping(ReadAhead):
         super(ParallelMapping, self)._start_afresh()
 
     def _make_prefetcher(self):
-        return Prefetcher(
-            bound_of_calls('max_store', self.max_store, self.workers),
-            name=type(self).__name__)
+        return Prefetcher(name=type(self).__name__)
+
+    def _settle(self):
+        self._prefetcher.max_items = bound_of_calls(
+            'max_store', self.max_store, self.workers)
+        self._calls.executor = self.executor
+        self._calls.function = MappedCall(
+            self.mapping, self.mapping_accepts, self.add_sources)
 
     def _make_source(self, data_stream):
         return MappedSource(data_stream, self._prefetcher.counters,
@@ -407,16 +436,6 @@ class ParallelMapping(ReadAhead):
     @property
     def sources(self):
         return self.data_stream.sources + tuple(self.add_sources or ())
-
-    def get_epoch_iterator(self, as_dict=False):
-        self._settle_calls()
-        return super(ParallelMapping, self).get_epoch_iterator(as_dict)
-
-    def _settle_calls(self):
-        # What was set since, counts from now on.
-        self._calls.executor = self.executor
-        self._calls.function = MappedCall(
-            self.mapping, self.mapping_accepts, self.add_sources)
 
     def close(self, timeout=5.0):
         try:
@@ -430,10 +449,6 @@ class ParallelMapping(ReadAhead):
         state = super(ParallelMapping, self).__getstate__()
         del state['_calls']
         return dict(state, executor=None)
-
-    def __setstate__(self, state):
-        super(ParallelMapping, self).__setstate__(state)
-        self._settle_calls()
 
 
 class MappedCall(object):

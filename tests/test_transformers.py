@@ -270,6 +270,24 @@ class TestReadAhead(ContractTestCase):
                 self.assertLessEqual(Resident.most, depth + 2)
                 self.assertEqual(Resident.alive, 0)
 
+    def test_set_later(self):
+        """Bound and timeout that are set count from the next epoch."""
+        source = Gated(range(50))
+        source.permit(40)
+        stream = self.wrap(IteratorStream(lambda: source), max_store=2)
+        for depth in (2, 5):
+            stream.max_store = depth
+            iterator = stream.get_epoch_iterator()
+            self.assertTrue(wait_until(
+                lambda: stream.stats.batches_held == depth))
+        stream.timeout = .05
+        iterator = stream.get_epoch_iterator()
+        self.assertRaises(PrefetchTimeout, list, iterator)
+        stream.max_store = 0
+        six.assertRaisesRegex(self, ValueError, 'max_store .*0',
+                              stream.get_epoch_iterator)
+        source.permit(10)
+
     def test_unbounded(self):
         stream = self.wrap(numbers(500), max_store=None)
         stream.get_epoch_iterator()

@@ -68,7 +68,8 @@ def add_arguments(parser):
     parser.epilog = EXAMPLES
     parser.add_argument(
         '--epochs', type=at_least(1), default=100, metavar='N',
-        help='epochs to train for (default: %(default)s)')
+        help='epochs to train for (default: %(default)s); with few of them '
+             'the networks know too little')
     parser.add_argument(
         '--batch-size', type=at_least(1), default=64, metavar='N',
         help='digits in a batch (default: %(default)s)')
