@@ -17,7 +17,7 @@ from fuel_prefetch.exceptions import (
     WorkerDied, WorkerError, survives_pickling)
 from fuel_prefetch.generators import BackgroundGenerator, GeneratorSource
 from fuel_prefetch.pool import ThreadPool
-from fuel_prefetch.waiting import Gate
+from fuel_prefetch.waiting import Gate, process_token
 
 # What executors raise when a worker was lost, by name: concurrent.futures (in
 # two places, by version), loky, Dask.
@@ -153,6 +153,7 @@ class Calls(object):
         self.epoch = -1
         self.number = 0
         self._pool = None
+        self._process = None  # whose pool it is
         self._window = None
 
     def begin(self):
@@ -173,7 +174,9 @@ class Calls(object):
         """Return the same, for a given epoch and number."""
         executor = self.executor
         if executor is None:
-            if self._pool is None:
+            # The threads of a pool stay behind in a fork.
+            if self._pool is None or self._process != process_token():
+                self._process = process_token()
                 self._pool = ThreadPool(self.workers)
             executor = self._pool
         # Threads need not know whether an error can be pickled.

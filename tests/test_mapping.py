@@ -20,6 +20,7 @@ import threading
 import time
 import traceback
 import unittest
+import warnings
 import weakref
 
 import numpy
@@ -82,6 +83,10 @@ def fail(number):
 
 def noise(data, rng):
     return tuple(source + rng.randint(1000) for source in data)
+
+
+def shift(data):
+    return data[0] + 1,
 
 
 def draw(data, rng):
@@ -668,6 +673,71 @@ class TestParallelMapping(MappingTestCase):
         ours = self.wrap(IteratorStream(lambda: cursor), tuple)
         self.assertRaises(sqlite3.ProgrammingError, next,
                           ours.get_epoch_iterator())
+
+    def test_stacked_on_threads_and_processes(self):
+        """R44: stages within one another end together.
+
+        https://github.com/meta-pytorch/data/issues/1176
+        https://github.com/meta-pytorch/data/issues/1169
+
+        """
+        def stack(source, executor):
+            for executor in (None, executor):
+                source = BackgroundDataStream(ParallelMapping(
+                    source, shift, max_store=1, executor=executor),
+                    max_store=1)
+            return source
+
+        with ProcessPoolExecutor(2) as executor:
+            executor.submit(square, 1).result()  # forked before our threads
+            stream = stack(numbers(30), executor)
+            self.assertEqual(next(stream.get_epoch_iterator()), (2,))
+            self.within(5, stream.close)
+            self.assertEqual(list(stream.get_epoch_iterator()),
+                             [(number + 2,) for number in range(30)])
+            self.within(5, stream.close)
+            stream = stack(Mapping(numbers(30), FailingExample()), executor)
+            iterator = stream.get_epoch_iterator()
+            self.assertEqual(next(iterator), (2,))
+            self.assertRaises(Two, next, iterator)
+            self.within(5, stream.close)
+            del stream, iterator
+            gc.collect()
+            self.assertTrue(wait_until(lambda: not threads(), 3))
+
+    @unittest.skipUnless(hasattr(os, 'fork'), 'there is no fork')
+    def test_forked(self):
+        """The child has none of the threads, and begins anew."""
+        stream = self.wrap(numbers(30), shift)
+        iterator = stream.get_epoch_iterator()
+        next(iterator)
+        with warnings.catch_warnings():
+            warnings.simplefilter('ignore', DeprecationWarning)
+            child = os.fork()
+        if not child:
+            code = 1
+            try:
+                try:
+                    next(iterator)
+                except PrefetchError:
+                    code = 2
+                if len(list(stream.get_epoch_iterator())) == 30:
+                    stream.close()
+                    code += 5
+            finally:
+                os._exit(code)
+        ended = []
+
+        def wait():
+            done, status = os.waitpid(child, os.WNOHANG)
+            if done:
+                ended.append(os.WEXITSTATUS(status))
+            return done
+        if not wait_until(wait):
+            os.kill(child, signal.SIGKILL)
+            os.waitpid(child, 0)
+        self.assertEqual(ended, [7])
+        self.assertEqual(len(list(iterator)), 29)
 
     def test_iterator_keeps_its_stream(self):
         """R35: its threads work as long as it is iterated over.
