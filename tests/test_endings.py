@@ -98,7 +98,7 @@ class EndingTestCase(ConcurrentTestCase):
 class TestForgotten(EndingTestCase):
     def test_at_any_moment(self):
         """Dropped in an epoch: by itself, in a cycle, or after an error."""
-        for number in range(SEED, SEED + 20 * ROUNDS):
+        for number in range(SEED, SEED + 8 * ROUNDS):
             rng = random.Random(number)
             stream = self.random_stream(rng)
             iterator = stream.get_epoch_iterator()
@@ -193,7 +193,7 @@ class TestForgotten(EndingTestCase):
 class TestClosed(EndingTestCase):
     def test_at_any_moment(self):
         """Closed while several read: each batch to one, then an error."""
-        for number in range(SEED, SEED + 20 * ROUNDS):
+        for number in range(SEED, SEED + 8 * ROUNDS):
             rng = random.Random(number)
             stream = self.random_stream(rng, rng.choice([30, 10 ** 6]))
             iterator = stream.get_epoch_iterator()
@@ -221,7 +221,7 @@ class TestClosed(EndingTestCase):
             self.assert_gone()
 
     def test_end_reaches_every_reader(self):
-        for number in range(SEED, SEED + 10 * ROUNDS):
+        for number in range(SEED, SEED + 4 * ROUNDS):
             rng = random.Random(number)
             stream = self.random_stream(rng, 20)
             iterator = stream.get_epoch_iterator()
@@ -290,9 +290,9 @@ class TestInterrupted(EndingTestCase):
 class TestForked(EndingTestCase):
     def test_at_any_moment(self):
         """The child is told, and begins anew; the parent goes on."""
-        for number in range(SEED, SEED + 4 * ROUNDS):
+        for number in range(SEED, SEED + 2 * ROUNDS):
             rng = random.Random(number)
-            stream = self.random_stream(rng, 1000)
+            stream = self.random_stream(rng, 500)
             iterator = stream.get_epoch_iterator()
             taken = rng.choice([0, 1, 5])
             for _ in range(taken):
@@ -327,7 +327,7 @@ class TestForked(EndingTestCase):
                 os.waitpid(child, 0)
             self.assertEqual(ended, [7])
             self.assertEqual([int(value[0]) for value, in iterator],
-                             list(range(taken, 1000)))
+                             list(range(taken, 500)))
             stream.close()
 
 

@@ -223,7 +223,7 @@ class TestExit(ProcessTestCase):
         https://github.com/rohanpm/more-executors/issues/144
 
         """
-        for _ in range(5):
+        for _ in range(2):
             self.assert_same('''
                 import itertools
                 stream = DataStream(IterableDataset(itertools.repeat(1)))

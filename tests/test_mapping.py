@@ -540,11 +540,10 @@ class TestExit(ProcessTestCase):
         https://github.com/rohanpm/more-executors/issues/144
 
         """
-        for number in range(6):
+        for number, (ending, code) in enumerate([
+                ('', 0), ('sys.exit(3)', 3),
+                ('raise RuntimeError("in the loop")', 1)]):
             executor = ['None', 'ThreadPoolExecutor(2)'][number % 2]
-            ending, code = [('', 0), ('sys.exit(3)', 3),
-                            ('raise RuntimeError("in the loop")',
-                             1)][number // 2]
             self.assert_same('''
                 import itertools
                 from concurrent.futures import ThreadPoolExecutor

@@ -614,10 +614,11 @@ class ModelTestCase(ConcurrentTestCase):
 class SeedTestCase(ModelTestCase):
     """A test case to be given a test for each chain."""
     make_model = Model
+    rounds = ROUNDS
 
     def check(self, chain):
         first = int(SEED or 1)
-        for number in range(first, first + ROUNDS):
+        for number in range(first, first + self.rounds):
             try:
                 self.within(60, play, chain, number, self.directory,
                             self.make_model)
@@ -691,6 +692,7 @@ class MappingModel(Model):
 class TestMappings(SeedTestCase):
     """Those on :class:`.ParallelMapping`."""
     make_model = MappingModel
+    rounds = -(-ROUNDS // 2)
 
 
 TestMappings.add_tests(chain for chain in CHAINS if not chain.copy)
