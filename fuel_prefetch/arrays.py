@@ -3,6 +3,7 @@ from __future__ import absolute_import, division, print_function
 
 import sys
 import weakref
+from copy import copy
 
 import numpy
 from numpy import ndarray
@@ -50,7 +51,13 @@ def copy_arrays(value):
         elements = [copy_arrays(element) for element in value]
         if hasattr(kind, '_make'):
             return kind._make(elements)
-        return kind(elements) if kind in (tuple, list) else value
+        if kind is tuple:
+            return tuple(elements)
+        if isinstance(value, list):
+            result = copy(value)  # a subclass keeps what else it has
+            result[:] = elements
+            return result
+        return value
     if isinstance(value, dict):
         result = value.copy()
         for key in value:

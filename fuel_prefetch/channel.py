@@ -84,7 +84,10 @@ class Failure(object):
     def load(cls, saved):
         """Return what was saved, to be delivered once more."""
         error = saved['error']
-        error.__cause__ = Origin(saved['traceback'])
+        try:
+            error.__cause__ = Origin(saved['traceback'])
+        except Exception:  # there are errors that nothing may be set on
+            pass
         return cls((type(error), error, None))
 
 
@@ -233,6 +236,11 @@ class Store(object):
         return channel
 
     @property
+    def closed(self):
+        """Why it was closed, or ``None``."""
+        return self._closed
+
+    @property
     def _channels(self):
         channels = [reference() for reference in list(self._references)]
         return [channel for channel in channels if channel is not None]
@@ -356,6 +364,7 @@ class Store(object):
                 raise PrefetchError('the stream was closed')
             if gone:
                 raise PrefetchError('the producer ended without a reason')
+            self._ask()
             if not self._control.wait(time_left(deadline)):
                 raise PrefetchTimeout(
                     'no epoch began within {} seconds'.format(self.timeout))
@@ -409,12 +418,17 @@ class Store(object):
         self._producer.open()
 
     def resume_on_demand(self):
-        """Let a paused producer go on when a reader asks for an item."""
+        """Let a paused producer go on when a reader asks for an item.
+
+        One that waits already is woken to ask again. If this is called by a
+        signal handler, in the middle of that wait, it does so afterwards.
+
+        """
         with self._lock:
             self._on_demand = self._wants_room = True
-            asked = any(channel._waiting for channel in self._channels)
-        if asked:
-            self.resume()
+        for channel in self._channels:
+            channel._readers.open()
+        self._control.open()
 
     def _take(self, nbytes):
         """Account for an item that was taken, and wake who waits for room.
@@ -756,8 +770,8 @@ class Channel(object):
         token = object()
         try:
             while True:
-                self._waiting.append(token)
                 try:
+                    self._waiting.append(token)
                     while True:
                         self._wanted = True
                         if self.items or self._ending is not None:
@@ -768,7 +782,8 @@ class Channel(object):
                             raise PrefetchTimeout('no batch came within {} '
                                                   'seconds'.format(timeout))
                 finally:
-                    self._waiting.remove(token)
+                    if token in self._waiting:  # unless Ctrl-C came first
+                        self._waiting.remove(token)
                     if self._waiting:
                         self._readers.open()  # for the next to look
                 try:
@@ -848,14 +863,18 @@ class Channel(object):
 
     def save(self):
         """Return the channel in plain objects; no one may use it meanwhile."""
+        ending = self.ending  # looked at first, as it sees a fork
+        # What was read ahead must not be what makes a pickle fail.
+        stop_args = self._stop_args
+        if not survives_pickling(StopIteration(*stop_args)):
+            stop_args = ()
         return {
             'entries': [
                 (notice.save() if isinstance(notice, (Failure, Pending))
                  else notice,
                  item, nbytes) for notice, item, nbytes in list(self.items)],
-            'ending': self._ending, 'stop_args': self._stop_args,
-            'failed': self.failed, 'complete': self.complete,
-            'stopped': self.stopped}
+            'ending': ending, 'stop_args': stop_args, 'failed': self.failed,
+            'complete': self.complete, 'stopped': self.stopped}
 
     @classmethod
     def load(cls, store, saved, load_notice, behind=()):

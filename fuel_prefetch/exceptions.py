@@ -1,6 +1,9 @@
 """What can go wrong between a stream and its reader."""
 import pickle
 
+# What may be compared without a surprise.
+PLAIN = (int, float, type(u''), bytes)
+
 
 class PrefetchError(RuntimeError):
     """Base of the errors that this library raises itself.
@@ -44,6 +47,11 @@ def survives_pickling(error):
 
     """
     try:
-        return type(pickle.loads(pickle.dumps(error, 2))) is type(error)
+        loaded = pickle.loads(pickle.dumps(error, 2))
+        return type(loaded) is type(error) and (
+            len(loaded.args) == len(error.args)) and all(
+                type(one) is type(other) and
+                (one == other or not isinstance(one, PLAIN))
+                for one, other in zip(loaded.args, error.args))
     except Exception:  # an error's own code may fail in any way
         return False

@@ -110,7 +110,8 @@ class BackgroundGenerator(object):
             What the generator raised as it was closed.
 
         """
-        self._prefetcher.close(self._source.raise_error, timeout)
+        self._prefetcher.close(self._source, self._source.raise_error,
+                               timeout)
 
     def send(self, value):
         """Raise TypeError: the generator is ahead of what is sent to it."""

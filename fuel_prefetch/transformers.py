@@ -7,6 +7,7 @@ from collections import OrderedDict
 from functools import partial
 
 import numpy
+import six
 from fuel.iterator import DataIterator
 from fuel.transformers import Transformer
 from six.moves import zip
@@ -172,7 +173,8 @@ class ReadAhead(Transformer):
             batch as long as it takes.
 
         """
-        self._prefetcher.close(self.data_stream.close, timeout)
+        self._prefetcher.close(self.data_stream, self.data_stream.close,
+                               timeout)
 
     def __getstate__(self):
         # The wrapped stream is pickled after this has returned. `save` makes
@@ -180,15 +182,15 @@ class ReadAhead(Transformer):
         state = self.__dict__.copy()
         source = state.pop('_source')
         # Another stream may be wrapped than the one that is read still.
-        state['_run'] = dict(
-            state.pop('_prefetcher').save(),
-            data_stream=None if source is None else source.data_stream)
-        state['_version'] = STATE_VERSION
+        state['fuel_prefetch'] = {
+            'version': STATE_VERSION, 'run': state.pop('_prefetcher').save(),
+            'data_stream': None if source is None else source.data_stream}
         return state
 
     def __setstate__(self, state):
         state = state.copy()
-        version, run = state.pop('_version'), state.pop('_run').copy()
+        ours = state.pop('fuel_prefetch')
+        version = ours['version']
         if version > STATE_VERSION:
             raise PrefetchError(
                 'the pickle is of a newer fuel_prefetch: it has version {} of '
@@ -197,10 +199,9 @@ class ReadAhead(Transformer):
         self.__dict__.update(state)
         self._start_afresh()
         # Nothing is called: the wrapped stream may not be complete yet.
-        data_stream = run.pop('data_stream')
-        if data_stream is not None:
-            self._source = self._make_source(data_stream)
-        self._prefetcher.restore(run, self._source)
+        if ours['data_stream'] is not None:
+            self._source = self._make_source(ours['data_stream'])
+        self._prefetcher.restore(ours['run'], self._source)
 
     def __copy__(self):
         # As a shallow copy of any other transformer shares its child's epoch
@@ -297,10 +298,12 @@ class BackgroundDataStream(ReadAhead):
               isinstance(across_epochs, (bool, numpy.bool_)))
         check('copy', copy, 'be True or False',
               isinstance(copy, (bool, numpy.bool_)))
-        check('backend', backend, "be 'thread'", backend == 'thread')
+        check('backend', backend, "be 'thread'",
+              isinstance(backend, six.string_types) and backend == 'thread')
         check('timeout', timeout, 'be a positive number of seconds or None',
               timeout is None or isinstance(timeout, numbers.Real) and
-              not isinstance(timeout, bool) and timeout > 0)
+              not isinstance(timeout, bool) and 0 < timeout and
+              (timeout < 1e9 or timeout == float('inf')))
         check('context', context, "be None where backend is 'thread'",
               context is None)
         super(BackgroundDataStream, self).__init__(data_stream, **kwargs)

@@ -6,9 +6,10 @@ import sys
 import threading
 import weakref
 
-from fuel_prefetch.channel import CLOSED, SUPERSEDED, Failure, Store
+from fuel_prefetch.channel import (
+    CLOSED, SUPERSEDED, Channel, Failure, Store)
 from fuel_prefetch.context import inherit
-from fuel_prefetch.exceptions import PrefetchTimeout
+from fuel_prefetch.exceptions import PrefetchError, PrefetchTimeout
 from fuel_prefetch.stats import Counters
 from fuel_prefetch.waiting import (
     acquire, deadline_of, process_token, time_left)
@@ -112,10 +113,11 @@ class Prefetcher(object):
         self._worker = None
         self._channel = None
         self._latest = None  # the same, but kept when the run is closed
+        self._opening = False  # a run was asked for that isn't entered yet
         self._saved = None  # a run out of a pickle, not asked for yet
         self._woken = None, None  # its number and its channel, when it was
         self.number = 0
-        self._closed = False
+        self._closed = None  # what was closed last, until it is used again
 
     def _leave_behind(self):
         """After a fork, forget what stayed in the other process."""
@@ -123,6 +125,7 @@ class Prefetcher(object):
             self._process = process_token()
             self._lock = threading.RLock()  # its holder may be there
             self._worker = self._channel = None
+            self._opening = False
             if self._saved is None:
                 self._source = None
 
@@ -139,29 +142,53 @@ class Prefetcher(object):
             What the source raised on being opened.
 
         """
+        self._refuse_producer()
         self._leave_behind()
         with self._lock:
-            self._wake()
-            self._closed = False  # even if it fails, the source was used
-            self.number += 1
-            self._latest = None
-            if not self._go_ahead(source):
+            if self.endless:
+                self._wake()
+            else:
+                self._discard(SUPERSEDED)
+            self._closed = None  # even if it fails, the source was used
+            if self._opening and source is self._source and (
+                    not self._worker.store.closed):
+                # It didn't come in time, or Ctrl-C did. It is had once more
+                # rather than lost: the source may have no other.
+                self._worker.store.resume()
+            elif self._go_ahead(source):
+                self._supersede()
+                self._opening = True
+            else:
                 self._stop(SUPERSEDED, self.timeout)
+                self._supersede()
                 self._source = source
                 # Kept before it starts: Ctrl-C may come while it does.
                 self._worker = Worker(
                     Store(self.max_items, self.max_bytes, self.timeout,
                           self.counters), source, self.endless, self.name)
                 self._worker.start()
+                self._opening = True
             store = self._worker.store
             channel, failure = store.enter()
+            self._opening = False
             if failure is not None:
                 self._stop(SUPERSEDED)
                 failure.deliver()
             self._channel = self._latest = channel
             store.entered(channel)
-            self._closed = False  # a `close` that didn't wait came before it
+            self._closed = None  # a `close` that didn't wait came before it
             return channel
+
+    def _supersede(self):
+        self.number += 1
+        self._channel = self._latest = None
+
+    def _refuse_producer(self):
+        """Raise PrefetchError in the thread that would be waited for."""
+        worker = self._worker
+        if worker is not None and worker.thread is threading.current_thread():
+            raise PrefetchError('a stream that is being read ahead was used '
+                                'by the stream that it reads')
 
     def _go_ahead(self, source):
         """Leave a run for the one that the worker begins by itself.
@@ -176,6 +203,8 @@ class Prefetcher(object):
         if not self.endless or channel is None or source is not self._source:
             return False
         store = self._worker.store
+        if store.closed:  # by a `close` that didn't come to its end
+            return False
         store.entered(channel)  # if Ctrl-C came before it the first time
         ahead = None
         try:
@@ -198,10 +227,11 @@ class Prefetcher(object):
         asked to, with what its iterator gives then.
 
         """
+        self._refuse_producer()
         self._leave_behind()
         with self._lock:
             self._wake()
-            self._closed = False
+            self._closed = None
             worker, channel = self._worker, self._channel
             if channel is None or channel.stopped:
                 self._stop(SUPERSEDED, self.timeout)
@@ -224,11 +254,13 @@ class Prefetcher(object):
                     worker.start(channel)
                 worker.store.resume_on_demand()
 
-    def close(self, call, timeout=None):
+    def close(self, closed, call, timeout=None):
         """End the run under way, and call `call` when the worker has left.
 
         Parameters
         ----------
+        closed : object
+            What is closed. A second time in a row it is not.
         call : callable
             What closes the source. It is called even if the worker doesn't
             leave, as it may be what frees it.
@@ -237,9 +269,11 @@ class Prefetcher(object):
 
         """
         self._leave_behind()
-        if self._closed:
+        if self._closed is closed:
             return
-        self.awaken()
+        if self.dormant:
+            with self._lock:
+                self._discard(CLOSED)
         outer = getattr(_closing, 'deadline', None)
         if outer is not None:
             # One of ours is closed by one that reads it, in the time that
@@ -254,19 +288,19 @@ class Prefetcher(object):
             worker.store.close(CLOSED)  # whoever waits is told at once
         locked = acquire(self._lock, time_left(patience))
         try:
-            if locked and self._closed:  # by another thread, in the meantime
+            if locked and self._closed is closed:  # by another thread
                 return
             worker = self._worker
             left = worker is None or worker.stop(CLOSED, time_left(patience))
-            self._closed = True
             _closing.deadline = deadline
             try:
                 call()
+                self._closed = closed
             finally:
                 _closing.deadline = outer
-            self._channel = None
-            if left or worker.stop(CLOSED, time_left(deadline)):
-                self._worker = None
+                self._channel, self._opening = None, False
+                if left or worker.stop(CLOSED, time_left(deadline)):
+                    self._worker = None
         finally:
             if locked:
                 self._lock.release()
@@ -321,6 +355,7 @@ class Prefetcher(object):
             If the item in hand doesn't come in time.
 
         """
+        self._refuse_producer()
         self._leave_behind()
         with self._lock:
             if self._saved is not None:
@@ -328,10 +363,14 @@ class Prefetcher(object):
             worker, channel, latest = self._worker, self._channel, self._latest
             saved = {'number': self.number, 'channel': None, 'ahead': None,
                      'iterator': None, 'busy': False, 'working': False,
-                     'closed': self._closed}
-            if channel is None:
+                     'opening': self._opening}
+            if self._opening:
+                # An epoch that was superseded is the one before it.
+                latest = Channel.ended(SUPERSEDED)
+            elif channel is None:
                 self._stop(SUPERSEDED, self.timeout)
-            elif self.endless or not channel.stopped:
+            if self._opening or channel is not None and (
+                    self.endless or not channel.stopped):
                 worker.store.pause()
                 try:
                     saved.update(worker.store.save(channel), busy=True,
@@ -348,7 +387,7 @@ class Prefetcher(object):
     def restore(self, saved, source):
         """Be ready to go on with a run that was saved, when asked to."""
         self._saved, self._source = saved, source
-        self.number, self._closed = saved['number'], saved['closed']
+        self.number = saved['number']
         vars(self.counters).update(saved['counters'])
         if source is not None:
             source.load(saved.get('source'))
@@ -373,15 +412,33 @@ class Prefetcher(object):
             channel, unfinished = store.load(
                 saved, source.load_notice if source else Failure.load)
             if saved['busy']:
+                # Of an attempt that was interrupted. It rests.
+                self._stop(SUPERSEDED)
                 source.iterator = saved['iterator']
-                worker = Worker(store, source, self.endless, self.name)
+                self._worker = Worker(store, source, self.endless, self.name)
                 if saved['working']:
-                    worker.start(unfinished)
+                    self._worker.start(unfinished)
                 store.resume_on_demand()
-                self._worker, self._channel = worker, channel
-            self._latest = channel
+                self._opening = saved['opening']
+                self._channel = None if self._opening else channel
+            self._latest = None if saved['opening'] else channel
             self._woken = saved['number'], channel
         self._saved = None  # not before: there may be no thread to be had
+
+    def _discard(self, reason):
+        """Give up a run that was restored, without beginning anything."""
+        saved = self._saved
+        if saved is not None and saved['channel'] is not None:
+            ending = saved['channel']['ending']
+            if saved['busy'] and (ending is None or
+                                  saved['channel']['entries']):
+                ending = reason
+            self._latest = Channel.ended(ending)
+            self._woken = saved['number'], self._latest
+            held = self.snapshot()
+            self.counters.batches_dropped += held.batches_held
+            self.counters.bytes_dropped += held.bytes_held
+        self._saved = None
 
     def _stop(self, reason, timeout=None):
         """End the run under way, and have its worker leave."""
@@ -390,6 +447,7 @@ class Prefetcher(object):
                 raise PrefetchTimeout('the batch in hand took more than {} '
                                       'seconds'.format(timeout))
         self._worker = self._channel = None
+        self._opening = False
 
 
 class Worker(object):
@@ -434,19 +492,20 @@ class Worker(object):
         store.welcome()
         # The thread keeps the reference, as the callback needs it alive.
         forgotten = weakref.ref(self, lambda _: store.abandon())
-        self.thread = threading.Thread(
+        thread = threading.Thread(
             target=inherit(_work), name=self.name,
             args=(store, self.source, self.endless, channel, forgotten))
-        self.thread.daemon = True  # see `_send_workers_away`
+        thread.daemon = True  # see `_send_workers_away`
         try:
-            _workers[self.thread] = store
-            self.thread.start()
+            self.thread = thread
+            _workers[thread] = store
+            thread.start()
         except BaseException:
             # No thread is to be had, or Ctrl-C came while it started; then
             # it may be there or not, and leaves if it is.
             store.abandon()
-            if not store.join(.5) and not self.thread.is_alive():
-                _workers.pop(self.thread, None)
+            if not store.join(.5) and not thread.is_alive():
+                _workers.pop(thread, None)
                 store.leave()
             raise
 
@@ -502,7 +561,7 @@ def _begin(store, source):
         return False
     try:
         source.open()
-    except BaseException:
+    except:  # noqa: E722 (as in `transfer`)
         store.publish(channel, sys.exc_info())
         return False
     store.publish(channel)
@@ -527,7 +586,7 @@ def transfer(iterator, channel, prepare):
         except StopIteration as stop:
             channel.end(stop.args)
             return True
-        except BaseException:  # SystemExit too is the reader's to handle
+        except:  # noqa: E722 (SystemExit too, and 2.7's old-style errors)
             channel.fail(sys.exc_info())
             failed = True
         if not failed:

@@ -480,6 +480,7 @@ class Model(object):
         else:
             other, others = self.ours, iterators
             self.ours = twin
+            self.closed = False  # it doesn't know, nor does what it wraps
             for epoch, epoch.ours in zip(self.epochs, twins):
                 pass
             for found in lowest(twin):
@@ -527,6 +528,7 @@ class Model(object):
 
     def replace(self):
         """Wrap another stream between two epochs."""
+        self.closed = False
         self.bare = self.make_bare()
         self.ours.data_stream = self.make_wrapped()
 

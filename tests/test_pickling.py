@@ -476,6 +476,95 @@ class TestProducerRests(PicklingTestCase):
         self.assertEqual(self.load(data)[0].stats.bytes_held, 5 * 160)
 
 
+class TestAsked(PicklingTestCase):
+    """Pickles that are made while somebody waits."""
+    def epoch_that_is_late(self, across_epochs):
+        """Return a stream, and what opens the gate of its next epoch."""
+        gates = [threading.Event() for _ in range(2)]
+        gates[0].set()
+        stream = self.wrap(Late(numbers(3), gates), timeout=.05,
+                           across_epochs=across_epochs)
+        self.assertEqual(len(list(stream.get_epoch_iterator())), 3)
+        self.assertRaises(PrefetchTimeout, stream.get_epoch_iterator)
+        stream.timeout = stream._prefetcher.timeout = None
+        stream._prefetcher._worker.store.timeout = None
+        return stream, gates[1].set
+
+    def test_epoch_that_did_not_begin_in_time(self):
+        """It is in the pickle, as the next one."""
+        for across_epochs in (False, True):
+            stream, open_gate = self.epoch_that_is_late(across_epochs)
+            opener = threading.Timer(.05, open_gate)
+            opener.start()
+            for twin in duplicates(stream):
+                self.assertEqual(twin.data_stream.epochs, 2)
+                self.assertEqual(list(twin.get_epoch_iterator()),
+                                 [(0,), (1,), (2,)])
+                twin.close()
+            self.assertEqual(len(list(stream.get_epoch_iterator())), 3)
+            self.join(self.start(opener.join))
+
+    @unittest.skipUnless(hasattr(signal, 'SIGALRM'), 'there is no alarm')
+    def test_by_a_signal_handler(self):
+        """While the main thread waits for a batch, or for an epoch."""
+        pickles = []
+
+        def save(signum, frame):
+            # The producer must not go on meanwhile, though it is asked to.
+            state = stream.__getstate__()
+            reads = CountedReads.reads
+            threading.Event().wait(.03)
+            self.assertEqual(CountedReads.reads, reads)
+            pickles.append(pickle.dumps((state, stream)))
+
+        before = signal.signal(signal.SIGALRM, save)
+        try:
+            for epoch in (False, True):
+                gates = [threading.Event() for _ in range(3)]
+                stream = self.wrap(
+                    CountedReads(Late(numbers(4), gates, not epoch), True))
+                opener = threading.Timer(.15, lambda: [
+                    gate.set() for gate in gates])
+                opener.start()
+                signal.setitimer(signal.ITIMER_REAL, .05)
+                found = list(stream.get_epoch_iterator())
+                self.assertEqual(found, [(0,), (1,), (2,), (3,)])
+                opener.join()
+                self.assertTrue(pickles)
+                twin = pickle.loads(pickles.pop())[1]
+                if epoch:
+                    self.assertEqual(list(twin.get_epoch_iterator()), found)
+                else:
+                    self.assertEqual([twin.get_data() for _ in range(4)],
+                                     found)
+                twin.close()
+        finally:
+            signal.signal(signal.SIGALRM, before)
+
+
+class Late(Transformer):
+    """A stream whose epochs, or first examples, wait for gates."""
+    def __init__(self, data_stream, gates, examples=False):
+        super(Late, self).__init__(data_stream, produces_examples=True)
+        self.gates = gates
+        self.examples = examples
+        self.epochs = 0
+
+    def get_epoch_iterator(self, **kwargs):
+        if self.gates and not self.examples:
+            self.gates[min(self.epochs, len(self.gates) - 1)].wait(5)
+        self.epochs += 1
+        return super(Late, self).get_epoch_iterator(**kwargs)
+
+    def get_data(self, request=None):
+        if self.gates and self.examples:
+            self.gates[0].wait(5)
+        return next(self.child_epoch_iterator)
+
+    def __getstate__(self):
+        return dict(self.__dict__, gates=None)
+
+
 class TestIdentity(PicklingTestCase):
     def test_what_is_shared_stays_shared(self):
         dataset = IndexableDataset(numpy.arange(10))
@@ -573,6 +662,38 @@ class TestErrors(PicklingTestCase):
             next(iterator)
             self.assertRaises(kind, next, iterator)
 
+    def test_errors_that_come_out_of_a_pickle_as_others(self):
+        """Their text would grow with each pickle, or they can't be told."""
+        for kind in (Wordy, Frozen):
+            stream = self.failing(1, kind, 'a.png')
+            iterator = stream.get_epoch_iterator()
+            self.settle(stream)
+            for twin, its in duplicates((stream, iterator)):
+                self.assertEqual(next(its), (0,))
+                with self.assertRaises(Exception) as caught:
+                    next(its)
+                self.assertTrue(str(caught.exception).endswith(
+                    'cannot read a.png'), caught.exception)
+                self.assertEqual(len(read(its)), 7)
+                twin.close()
+
+    def test_end_with_arguments_that_cannot_be_pickled(self):
+        """An end that was read ahead must not cost the checkpoint."""
+        for twin, its in self.ended_with(threading.Lock()):
+            self.assertEqual(next(its), 1)
+            self.assertRaises(StopIteration, next, its)
+        for twin, its in self.ended_with('args'):
+            next(its)
+            with self.assertRaises(StopIteration) as caught:
+                next(its)
+            self.assertEqual(caught.exception.args, ('args',))
+
+    def ended_with(self, argument):
+        stream = self.wrap(Ending(argument))
+        iterator = stream.get_epoch_iterator()
+        wait_until(lambda: stream._prefetcher._latest.complete)
+        return duplicates((stream, iterator))
+
     def test_error_at_the_start_of_an_epoch(self):
         """An epoch that was begun ahead, and can't be."""
         stream = self.wrap(OneEpoch(numbers(4)), across_epochs=True)
@@ -585,6 +706,48 @@ class TestErrors(PicklingTestCase):
             twin.close()
         self.assertEqual(len(read(iterator)), 3)
         self.assertRaises(StopIteration, stream.get_epoch_iterator)
+
+
+class Wordy(Exception):
+    def __init__(self, path):
+        super(Wordy, self).__init__('cannot read ' + path)
+
+
+class Frozen(Exception):
+    """An error that nothing may be set on."""
+    def __str__(self):
+        return 'cannot read ' + self.args[0]
+
+    def __setattr__(self, name, value):
+        raise AttributeError(name)
+
+
+class Ending(AbstractDataStream):
+    """A stream of one example, and an end with an argument."""
+    sources = ('data',)
+
+    def __init__(self, argument):
+        super(Ending, self).__init__()
+        self.produces_examples = True
+        self.argument = argument
+        self.done = False
+
+    def get_epoch_iterator(self, **kwargs):
+        return super(Ending, self).get_epoch_iterator(**kwargs)
+
+    def get_data(self, request=None):
+        if self.done:
+            raise StopIteration(self.argument)
+        self.done = True
+        return 1
+
+    def close(self):
+        pass
+
+    def __getstate__(self):
+        return dict(self.__dict__, argument=None)
+
+    reset = next_epoch = close
 
 
 class OneEpoch(Transformer):
@@ -645,7 +808,7 @@ class TestRefusals(PicklingTestCase):
         state = self.wrap(numbers(2)).__getstate__()
         with self.assertRaises(PrefetchError) as caught:
             BackgroundDataStream.__new__(BackgroundDataStream).__setstate__(
-                dict(state, _version=1000))
+                dict(state, fuel_prefetch={'version': 1000}))
         self.assertIn('1000', str(caught.exception))
 
     def test_no_thread_to_be_had(self):
@@ -662,6 +825,41 @@ class TestRefusals(PicklingTestCase):
         try:
             self.assertRaises(RuntimeError, next, its)
             self.assertRaises(RuntimeError, twin.get_data)
+        finally:
+            threading.Thread.start = start
+        self.assertEqual(list(its), [(number,) for number in range(1, 9)])
+
+    def test_closing_starts_nothing(self):
+        stream = self.wrap(numbers(9), max_store=3)
+        iterator = stream.get_epoch_iterator()
+        next(iterator)
+        twin, its = self.load(pickle.dumps((stream, iterator)))
+        other, its_other = self.load(pickle.dumps((stream, iterator)))
+        start = threading.Thread.start
+        threading.Thread.start = None
+        try:
+            twin.close()
+            self.assertRaises(PrefetchError, next, its)
+            self.assertEqual(twin.stats.batches_held, 0)
+            self.assertRaises(TypeError, other.get_epoch_iterator)
+            self.assertRaises(StopIteration, next, its_other)
+        finally:
+            threading.Thread.start = start
+        self.assertEqual(len(list(twin.get_epoch_iterator())), 9)
+
+    def test_ctrl_c_while_it_awakes(self):
+        stream = self.wrap(numbers(9), max_store=3)
+        iterator = stream.get_epoch_iterator()
+        next(iterator)
+        twin, its = self.load(pickle.dumps((stream, iterator)))
+        start = threading.Thread.start
+
+        def interrupted(thread):
+            start(thread)
+            raise KeyboardInterrupt
+        threading.Thread.start = interrupted
+        try:
+            self.assertRaises(KeyboardInterrupt, next, its)
         finally:
             threading.Thread.start = start
         self.assertEqual(list(its), [(number,) for number in range(1, 9)])
@@ -684,7 +882,10 @@ class TestRefusals(PicklingTestCase):
                 except PrefetchError as error:
                     said = str(error)
                 copied = pickle.loads(pickle.dumps(stream))
-                next(copied.get_epoch_iterator())
+                try:
+                    copied.get_data()
+                except PrefetchError:
+                    next(copied.get_epoch_iterator())
                 said += ', and went on'
             finally:
                 os.write(write_end, said.encode())

@@ -4,6 +4,7 @@ from __future__ import absolute_import, division, print_function
 import gc
 import sys
 import threading
+import unittest
 import warnings
 import weakref
 
@@ -395,6 +396,18 @@ class TestErrors(ContractTestCase):
             self.assertEqual(raised.exception.args, (number,))
         self.assertEqual(list(iterator), [(2,)])
 
+    @unittest.skipUnless(six.PY2, 'these are errors no more')
+    def test_old_style_error(self):
+        class Old:
+            pass
+
+        def fail(data):
+            raise Old()
+
+        iterator = self.wrap(Mapping(numbers(3), fail)).get_epoch_iterator()
+        self.assertRaises(Old, next, iterator)
+        sys.exc_clear()
+
     def test_stray_end(self):
         """R18: a StopIteration out of a mapping ends the epoch, as bare.
 
@@ -705,6 +718,54 @@ class TestClosing(ContractTestCase):
         stream.close()
         self.assertEqual(wrapped.calls.count('close'), 2)
 
+    def test_close_that_fails_may_be_tried_again(self):
+        class Refusing(IteratorStream):
+            refusals = 1
+
+            def close(self):
+                super(Refusing, self).close()
+                if self.refusals:
+                    self.refusals -= 1
+                    raise IOError('busy')
+
+        for across_epochs in (False, True):
+            inner = Refusing(lambda: iter(examples(3)))
+            stream = self.wrap(inner, across_epochs=across_epochs)
+            iterator = stream.get_epoch_iterator()
+            self.assertRaises(IOError, stream.close)
+            self.assertRaises(PrefetchError, list, iterator)
+            self.assertEqual(list(stream.get_epoch_iterator()), examples(3))
+            inner.refusals = 1
+            self.assertRaises(IOError, stream.close)
+            stream.close()
+            self.assertEqual(inner.calls.count('close'), 3)
+
+    def test_stream_that_was_replaced_is_closed(self):
+        first, second = [IteratorStream(lambda: iter(examples(3)))
+                         for _ in range(2)]
+        stream = self.wrap(first)
+        stream.close()
+        stream.data_stream = second
+        stream.close()
+        stream.close()
+        self.assertEqual((first.calls, second.calls), (['close'], ['close']))
+
+    def test_used_by_what_it_reads(self):
+        """An error, rather than a thread that waits for itself."""
+        for call in ('reset', 'next_epoch', 'get_epoch_iterator',
+                     '__getstate__'):
+            def use(data):
+                if data == (1,):
+                    getattr(stream, call)()
+                return data
+
+            stream = self.wrap(Mapping(numbers(3), use))
+            iterator = stream.get_epoch_iterator()
+            self.assertEqual(next(iterator), (0,))
+            six.assertRaisesRegex(self, PrefetchError, 'by the stream',
+                                  next, iterator)
+            self.assertEqual(list(iterator), [(2,)])
+
     def test_context_manager(self):
         wrapped = IteratorStream(lambda: iter(examples(5)))
         with BackgroundDataStream(wrapped) as stream:
@@ -872,6 +933,47 @@ class TestWaiting(ContractTestCase):
         self.assertTrue(wait_until(lambda: not any(
             thread.is_alive() for thread in wrapped.threads)))
         self.assertEqual(list(iterator), examples(3))
+
+    def test_epoch_that_takes_too_long_to_begin_is_not_lost(self):
+        """Asking again gives that epoch, which may be the only one."""
+        for across_epochs in (False, True):
+            gate = threading.Event()
+            epochs = iter([examples(3), examples(6, 3), examples(9, 6)])
+
+            def make():
+                gate.wait(5)
+                return iter(next(epochs))
+
+            stream = self.wrap(IteratorStream(make), timeout=.05,
+                               across_epochs=across_epochs)
+            for first in (0, 3):
+                for _ in range(2):
+                    self.assertRaises(PrefetchTimeout,
+                                      stream.get_epoch_iterator)
+                gate.set()
+                self.assertTrue(wait_until(
+                    lambda: stream.stats.batches_produced >= first + 3))
+                gate.clear()
+                stream.timeout = None
+                self.assertEqual(list(stream.get_epoch_iterator()),
+                                 examples(first + 3, first))
+                if across_epochs:
+                    break  # the next one is under way, which had its turn
+                stream.timeout = .05
+            gate.set()
+
+    def test_timeout_in_an_epoch_leaves_it_as_it_is(self):
+        """With `across_epochs` the worker has to rest before it is left."""
+        source = Gated(range(9))
+        source.permit(3)
+        stream = self.wrap(IteratorStream(lambda: source), timeout=.05,
+                           across_epochs=True)
+        iterator = stream.get_epoch_iterator()
+        self.assertEqual(next(iterator), 0)
+        source.wait_asked(4)
+        self.assertRaises(PrefetchTimeout, stream.get_epoch_iterator)
+        self.assertEqual([next(iterator), stream.get_data()], [1, 2])
+        source.permit(20)
 
     def test_timeout_of_an_epoch(self):
         gate = Gated([iter(examples(1)), iter(examples(2))])
