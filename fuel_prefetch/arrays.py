@@ -36,8 +36,8 @@ def copy_arrays(value):
     """Return `value` with each array in it replaced by a copy.
 
     Arrays keep type, dtype, shape and memory order. Tuples (named ones
-    too), lists and dictionaries are rebuilt as what they are; anything else
-    is handed on as it is.
+    too), lists and dictionaries are rebuilt as what they are; anything else,
+    tuples of other classes included, is handed on as it is.
 
     """
     if isinstance(value, ndarray):

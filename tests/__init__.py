@@ -2,10 +2,13 @@
 from __future__ import absolute_import, division, print_function
 
 import gc
+import os
+import signal
 import sys
 import threading
 import traceback
 import unittest
+import warnings
 
 import fuel_prefetch  # noqa: F401  (before anything of Fuel's)
 from fuel.datasets import IterableDataset
@@ -68,6 +71,35 @@ class ConcurrentTestCase(unittest.TestCase):
         if thread.error is not None:
             raise thread.error
         return thread.result
+
+    def in_child(self, function):
+        """Return the exit code that `function` returns in a fork.
+
+        It is 1 if that raises, and ``None`` if it hangs.
+
+        """
+        with warnings.catch_warnings():
+            # Python 3.12 and newer warn of any fork beside threads.
+            warnings.simplefilter('ignore', DeprecationWarning)
+            child = os.fork()
+        if not child:
+            code = 1
+            try:
+                code = function()
+            finally:
+                os._exit(code)
+        codes = []
+
+        def wait():
+            done, status = os.waitpid(child, os.WNOHANG)
+            if done:
+                codes.append(os.WEXITSTATUS(status) if os.WIFEXITED(status)
+                             else -os.WTERMSIG(status))
+            return done
+        if wait_until(wait):
+            return codes[0]
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
 
     def within(self, seconds, function, *args):
         """Call `function` in a thread; fail if it takes longer."""

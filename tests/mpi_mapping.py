@@ -1,28 +1,11 @@
 """Maps on MPI processes, and prints what came of it: see `test_mpi`."""
 from __future__ import absolute_import, division, print_function
 
-import os
-import time
-
 from fuel_prefetch import ParallelMapping, parallel_map
 from tests import numbers
+from tests.mappings import fail_at_three, shift, where
 
 from mpi4py.futures import MPIPoolExecutor
-
-
-def where(number):
-    time.sleep(.01)
-    return number, os.getpid()
-
-
-def shift(data, rng):
-    return data[0] + rng.randint(100),
-
-
-def fail(number):
-    if number == 3:
-        raise KeyError('three')
-    return number
 
 
 def main():
@@ -30,7 +13,7 @@ def main():
         results = list(parallel_map(where, range(30), executor=executor))
         print([number for number, _ in results] == list(range(30)),
               len({process for _, process in results}))
-        results = parallel_map(fail, range(6), executor=executor)
+        results = parallel_map(fail_at_three, range(6), executor=executor)
         found = []
         while len(found) < 6:
             try:

@@ -82,11 +82,26 @@ class TestCopies(unittest.TestCase):
             self.assertEqual(copied.sum(), 0)
         self.assertIs(batch[3]['b'], array)
 
-    def test_anything_else_is_handed_on(self):
+    def test_lists_of_ones_own(self):
+        """A subclass keeps its class and what else it has."""
         class Many(list):
             pass
 
-        for item in [None, Many([1]), StopIteration, object()]:
+        array = numpy.zeros(2)
+        many = Many([array])
+        many.name = 'rows'
+        result = copy_arrays(many)
+        array[:] = 1
+        self.assertEqual((type(result), result.name, result[0].sum()),
+                         (Many, 'rows', 0))
+        self.assertIs(many[0], array)
+
+    def test_anything_else_is_handed_on(self):
+        class Two(tuple):
+            def __new__(cls, one, two):
+                return tuple.__new__(cls, (one, two))
+
+        for item in [None, Two(1, 2), StopIteration, object()]:
             self.assertIs(copy_arrays(item), item)
 
 

@@ -11,31 +11,12 @@ from six.moves import range
 from fuel_prefetch import ParallelMapping, WorkerDied, parallel_map
 from fuel_prefetch.waiting import monotonic
 from tests import numbers
+from tests.mappings import fail_at_three, shift, slow, where
 
 try:
     import distributed
 except ImportError:
     distributed = None
-
-
-def where(number):
-    time.sleep(.01)
-    return number, os.getpid()
-
-
-def shift(data, rng):
-    return data[0] + rng.randint(100),
-
-
-def fail(number):
-    if number == 3:
-        raise KeyError('three')
-    return number
-
-
-def slow(number):
-    time.sleep(1)
-    return number
 
 
 @unittest.skipIf(distributed is None, 'Dask is not installed')
@@ -65,7 +46,7 @@ class TestDask(unittest.TestCase):
                          list(range(20)))
 
     def test_error_in_its_place(self):
-        results = parallel_map(fail, range(6), executor=self.executor)
+        results = parallel_map(fail_at_three, range(6), executor=self.executor)
         self.assertEqual([next(results) for _ in range(3)], [0, 1, 2])
         self.assertRaises(KeyError, next, results)
         self.assertEqual(list(results), [4, 5])

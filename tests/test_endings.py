@@ -17,7 +17,6 @@ import sys
 import threading
 import time
 import unittest
-import warnings
 import weakref
 
 import numpy
@@ -302,34 +301,16 @@ class TestForked(EndingTestCase):
             for _ in range(taken):
                 next(iterator)
             time.sleep(rng.choice([0, .001, .01]) * rng.random())
-            with warnings.catch_warnings():
-                # Python 3.12 warns of a fork beside threads.
-                warnings.simplefilter('ignore', DeprecationWarning)
-                child = os.fork()
-            if not child:
-                code = 1
-                try:
-                    try:
-                        next(iterator)
-                    except PrefetchError as error:
-                        code = 2
-                        if 'fork' in str(error):
-                            stream.close()
-                            code = 7
-                finally:
-                    os._exit(code)
-            ended = []
 
-            def wait():
-                done, status = os.waitpid(child, os.WNOHANG)
-                if done:
-                    ended.append(os.WEXITSTATUS(status)
-                                 if os.WIFEXITED(status) else -status)
-                return done
-            if not wait_until(wait):
-                os.kill(child, signal.SIGKILL)
-                os.waitpid(child, 0)
-            self.assertEqual(ended, [7])
+            def child():
+                try:
+                    next(iterator)
+                except PrefetchError as error:
+                    if 'fork' in str(error):
+                        stream.close()
+                        return 7
+                return 2
+            self.assertEqual(self.in_child(child), 7)
             self.assertEqual([int(value[0]) for value, in iterator],
                              list(range(taken, 500)))
             stream.close()

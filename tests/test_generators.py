@@ -316,20 +316,16 @@ class TestEndings(GeneratorTestCase):
     def test_forked(self):
         ahead = self.wrap(range(100))
         next(ahead)
-        with warnings.catch_warnings():
-            warnings.simplefilter('ignore', DeprecationWarning)
-            child = os.fork()
-        if not child:
-            code = 1
+
+        def child():
             try:
                 next(ahead)
             except PrefetchError as error:
                 if 'fork' in str(error):
                     ahead.close()
-                    code = 7
-            finally:
-                os._exit(code)
-        self.assertEqual(os.WEXITSTATUS(os.waitpid(child, 0)[1]), 7)
+                    return 7
+            return 2
+        self.assertEqual(self.in_child(child), 7)
         self.assertEqual(list(ahead), list(range(1, 100)))
 
 

@@ -20,7 +20,6 @@ import threading
 import time
 import traceback
 import unittest
-import warnings
 import weakref
 
 import numpy
@@ -710,32 +709,16 @@ class TestParallelMapping(MappingTestCase):
         stream = self.wrap(numbers(30), shift)
         iterator = stream.get_epoch_iterator()
         next(iterator)
-        with warnings.catch_warnings():
-            warnings.simplefilter('ignore', DeprecationWarning)
-            child = os.fork()
-        if not child:
-            code = 1
+
+        def child():
             try:
-                try:
-                    next(iterator)
-                except PrefetchError:
-                    code = 2
+                next(iterator)
+            except PrefetchError:
                 if len(list(stream.get_epoch_iterator())) == 30:
                     stream.close()
-                    code += 5
-            finally:
-                os._exit(code)
-        ended = []
-
-        def wait():
-            done, status = os.waitpid(child, os.WNOHANG)
-            if done:
-                ended.append(os.WEXITSTATUS(status))
-            return done
-        if not wait_until(wait):
-            os.kill(child, signal.SIGKILL)
-            os.waitpid(child, 0)
-        self.assertEqual(ended, [7])
+                    return 7
+            return 2
+        self.assertEqual(self.in_child(child), 7)
         self.assertEqual(len(list(iterator)), 29)
 
     def test_iterator_keeps_its_stream(self):

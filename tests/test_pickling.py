@@ -17,7 +17,6 @@ import sys
 import tempfile
 import threading
 import unittest
-import warnings
 
 import numpy
 import six
@@ -654,9 +653,12 @@ class TestErrors(PicklingTestCase):
             self.settle(stream)
             for twin, its in duplicates((stream, iterator)):
                 self.assertEqual(next(its), (0,))
-                with self.assertRaises(PrefetchError) as caught:
+                with self.assertRaises(Exception) as caught:
                     next(its)
-                self.assertIn(kind.__name__, str(caught.exception))
+                # Some libraries (tblib) teach pickle to hold them.
+                if type(caught.exception) is not kind:
+                    self.assertIs(type(caught.exception), PrefetchError)
+                    self.assertIn(kind.__name__, str(caught.exception))
                 self.assertEqual(len(read(its)), 7)
                 twin.close()
             next(iterator)
@@ -870,30 +872,22 @@ class TestRefusals(PicklingTestCase):
         stream = self.wrap(numbers(9), max_store=2)
         iterator = stream.get_epoch_iterator()
         next(iterator)
-        read_end, write_end = os.pipe()
-        with warnings.catch_warnings():
-            warnings.simplefilter('ignore', DeprecationWarning)
-            child = os.fork()
-        if not child:
-            said = 'nothing'
+
+        def child():
             try:
-                try:
-                    pickle.dumps((stream, iterator))
-                except PrefetchError as error:
-                    said = str(error)
-                copied = pickle.loads(pickle.dumps(stream))
-                try:
-                    copied.get_data()
-                except PrefetchError:
-                    next(copied.get_epoch_iterator())
-                said += ', and went on'
-            finally:
-                os.write(write_end, said.encode())
-                os._exit(0)
-        os.close(write_end)
-        os.waitpid(child, 0)
-        with os.fdopen(read_end, 'rb') as said:
-            six.assertRegex(self, said.read().decode(), 'forked.* went on')
+                pickle.dumps((stream, iterator))
+                return 2
+            except PrefetchError as error:
+                if 'forked' not in str(error):
+                    return 3
+            copied = pickle.loads(pickle.dumps(stream))
+            try:
+                copied.get_data()
+                return 4
+            except PrefetchError:
+                next(copied.get_epoch_iterator())
+            return 7
+        self.assertEqual(self.in_child(child), 7)
         self.assertEqual(len(list(iterator)), 8)
 
     def test_closed(self):
