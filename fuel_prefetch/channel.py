@@ -447,7 +447,9 @@ class Store(object):
     def _ask(self):
         """Tell the producer that there is room, or an item awaited."""
         if self._on_demand:
-            self.resume()
+            with self._lock:
+                if self._on_demand:  # still: `pause` may have come first
+                    self.resume()
         else:
             self._producer.open()
 

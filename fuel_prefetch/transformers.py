@@ -10,7 +10,6 @@ import numpy
 import six
 from fuel.iterator import DataIterator
 from fuel.transformers import Transformer
-from six.moves import zip
 
 from fuel_prefetch import arrays
 from fuel_prefetch.arguments import bound_of, check, is_count, is_integer

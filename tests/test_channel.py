@@ -465,6 +465,34 @@ class TestPausing(ChannelTestCase):
         self.assertEqual([channel.get() for _ in 'abcd'], list('abcd'))
         self.assertTrue(self.join(producer))
 
+    def test_pause_between_a_reader_looking_and_asking(self):
+        """The demand is an old one then, and must not end the pause."""
+        channel = self.open(1)
+        producer = self.start(self.produce, 'abcd')
+        self.store._producer.wait_for(1)
+        self.store.pause()
+        self.store.resume_on_demand()
+        store, lock, paused = self.store, self.store._lock, []
+
+        class PausedFirst(object):
+            def __enter__(self):
+                if not paused:
+                    paused.append(True)
+                    store._lock = lock
+                    store.pause()
+                return lock.__enter__()
+
+            def __exit__(self, *exc_info):
+                return lock.__exit__(*exc_info)
+
+        store._lock = PausedFirst()
+        store._ask()
+        self.assertEqual(paused, [True])
+        self.assertTrue(store._pausing)
+        store.resume()
+        self.assertEqual([channel.get() for _ in 'abcd'], list('abcd'))
+        self.assertTrue(self.join(producer))
+
     def test_reader_waiting_already_is_a_demand(self):
         channel = self.open(1)
         reader = self.start(channel.get)
