@@ -735,15 +735,18 @@ class Channel(object):
         with self._store._lock:
             self._store._bytes += entry[2]
         self.items.appendleft(entry)
+        self._readers.open()  # for another reader
 
     def _await(self, pending, nbytes):
-        found = pending.take()
-        if found is not None:
-            return found
-        started = monotonic()
-        deadline = deadline_of(self._store.timeout)
-        self._awaited.append(pending)
+        awaited = pending, nbytes
+        started = None
         try:
+            self._awaited.append(awaited)
+            found = pending.take()
+            if found is not None:
+                return found
+            started = monotonic()
+            deadline = deadline_of(self._store.timeout)
             while True:
                 found = pending.take()
                 if found is not None:
@@ -758,11 +761,14 @@ class Channel(object):
                 self._put_back((pending, None, nbytes))
             raise
         finally:
-            self._awaited.remove(pending)
-            for other in self._awaited[:1]:
+            if awaited in self._awaited:  # unless Ctrl-C came first
+                self._awaited.remove(awaited)
+            for other, _ in self._awaited[:1]:
                 other.gate.open()  # for the next to look, if it's the same
-            with self._store._lock:
-                self._store.counters.seconds_waiting += monotonic() - started
+            if started is not None:
+                with self._store._lock:
+                    self._store.counters.seconds_waiting += (
+                        monotonic() - started)
 
     def _wait(self, timeout):
         if self._ending == FORKED:
@@ -820,7 +826,7 @@ class Channel(object):
                     self.items or self._awaited):
                 self._ending = reason
         self._readers.open()
-        for pending in list(self._awaited):
+        for pending, _ in list(self._awaited):
             pending.gate.open()
 
     def seal(self):
@@ -871,7 +877,10 @@ class Channel(object):
         if not survives_pickling(StopIteration(*stop_args)):
             stop_args = ()
         return {
-            'entries': [
+            # What a reader waits for is not taken yet: a signal handler may
+            # be making the pickle.
+            'entries': [(pending.save(), None, nbytes)
+                        for pending, nbytes in list(self._awaited)] + [
                 (notice.save() if isinstance(notice, (Failure, Pending))
                  else notice,
                  item, nbytes) for notice, item, nbytes in list(self.items)],

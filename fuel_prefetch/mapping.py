@@ -157,10 +157,11 @@ class Calls(object):
         self._window = None
 
     def begin(self):
-        """Begin an epoch."""
+        """Begin an epoch, in the thread that is going to submit its calls."""
         self.epoch += 1
         self.number = 0
         self._window = None
+        self._pool = None  # the next has the settings of this thread
 
     def submit(self, item):
         """Return a pending result of the function's call with `item`."""
@@ -185,7 +186,9 @@ class Calls(object):
         try:
             future = executor.submit(call, self.function, item, place)
         except Exception as error:
-            raise _translated(error)
+            if _is_death(error):
+                six.raise_from(_death(error), error)
+            raise
         return self._in_place(Task(item, place, future))
 
     def resume(self, saved):
@@ -214,8 +217,9 @@ class Calls(object):
         return {'epoch': self.epoch, 'number': self.number}
 
     def load(self, saved):
-        """Go on from there."""
-        self.epoch, self.number = saved['epoch'], saved['number']
+        """Go on from there, if it is known."""
+        if saved is not None:
+            self.epoch, self.number = saved['epoch'], saved['number']
 
 
 def _call(function, item, place):
@@ -241,13 +245,13 @@ def _call_elsewhere(function, item, place):
         'the mapping failed with an error that cannot be pickled:\n' + text)
 
 
-def _translated(error):
-    """Return the error, or what it is to a reader, if a worker was lost."""
-    if any(kind.__name__ in DEATHS for kind in type(error).__mro__):
-        died = WorkerDied('a worker died: {}'.format(error))
-        died.__cause__ = error
-        return died
-    return error
+def _is_death(error):
+    """Whether an executor's error says that a worker was lost."""
+    return any(kind.__name__ in DEATHS for kind in type(error).__mro__)
+
+
+def _death(error):
+    return WorkerDied('a worker died: {}'.format(error))
 
 
 class Task(Pending):
@@ -256,6 +260,8 @@ class Task(Pending):
     When nobody refers to it any more the call is cancelled.
 
     """
+    token = claimant = None  # see `Window`
+
     def __init__(self, item, place, future):
         self.item = item
         self.place = place
@@ -274,12 +280,11 @@ class Task(Pending):
         try:
             return future.result()
         except Exception as error:
-            translated = _translated(error)
-            if translated is error:
-                raise
+            if _is_death(error):
+                six.raise_from(_death(error), error)
+            raise
         finally:
             future = None
-        raise translated
 
     def save(self):
         future = self.future
@@ -319,22 +324,36 @@ class Window(object):
         task.future.add_done_callback(finish)
         return token
 
+    # Ctrl-C may come between any two steps. Then the token goes back into the
+    # channel, and whoever takes it makes all of them once more.
     def take(self, token):
         with self._lock:
-            while True:
-                try:
-                    task = self._done.popleft()()
-                except IndexError:
-                    return None
-                if task is not None:
-                    break
-            other = task.token()
-            if other is not token:
-                other.task, token.task.token = token.task, weakref.ref(other)
+            if token.taken is None and not self._claim(token):
+                return None
+            task = token.taken
+            other = task.token and task.token()
+            if other is not None and other is not token and (
+                    token.task is not None):
+                other.task = token.task
+                token.task.token = weakref.ref(other)
+            task.token = None
             token.task = None
             if self._done:
                 self.gate.open()  # for another reader
             return task
+
+    def _claim(self, token):
+        while self._done:
+            task = self._done[0]()
+            claimant = task and task.claimant and task.claimant()
+            if task is None or task.token is None or (
+                    claimant is not None and claimant.taken is task):
+                self._done.popleft()
+                continue
+            task.claimant = weakref.ref(token)
+            token.taken = task
+            return True
+        return False
 
 
 class Token(Pending):
@@ -342,13 +361,14 @@ class Token(Pending):
     def __init__(self, window, task):
         self.window = window
         self.gate = window.gate
-        self.task = task
+        self.task = task  # whose result is to come
+        self.taken = None  # whose result came
 
     def take(self):
         return self.window.take(self)
 
     def save(self):
-        return self.task.save()
+        return (self.taken or self.task).save()
 
 
 class Submission(object):
@@ -360,11 +380,14 @@ class Submission(object):
         The calls.
     inspection : :class:`.Inspection`
         Counts the items, as they go in.
+    make_ready : callable, optional
+        Called before each call is submitted.
 
     """
-    def __init__(self, calls, inspection):
+    def __init__(self, calls, inspection, make_ready=lambda: None):
         self.calls = calls
         self.inspection = inspection
+        self.make_ready = make_ready
 
     def restart(self):
         """Forget the memory of the items so far."""
@@ -373,10 +396,12 @@ class Submission(object):
     def __call__(self, item, waiting):
         """Return the entry of an item, as an inspection does."""
         notice, item, nbytes = self.inspection(item, waiting)
+        self.make_ready()
         return self.calls.submit(item), notice, nbytes
 
     def load_notice(self, saved):
         """Return an entry's notice as it was before it was saved."""
         if 'traceback' in saved:
             return Failure.load(saved)
+        self.make_ready()
         return self.calls.resume(saved)

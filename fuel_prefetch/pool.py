@@ -38,16 +38,20 @@ class ThreadPool(Executor):
         """Return a future of the call."""
         if self._ended:
             raise RuntimeError('the pool was shut down')
-        future = Future()
-        self._calls.append((future, function, args, kwargs))
-        self._gate.open()
         if len(self._threads) < self.workers:
             thread = threading.Thread(
                 target=inherit(_work), name='fuel_prefetch: mapping',
                 args=(self._calls, self._gate, self._ended))
             thread.daemon = True
-            thread.start()
-            self._threads.append(thread)
+            try:
+                thread.start()
+                self._threads.append(thread)
+            except Exception:  # no more threads are to be had
+                if not self._threads:
+                    raise
+        future = Future()
+        self._calls.append((future, function, args, kwargs))
+        self._gate.open()
         return future
 
     def shutdown(self, wait=True):
@@ -73,7 +77,9 @@ def _work(calls, gate, ended):
             continue
         if calls:
             gate.open()
-        if not ended and future.set_running_or_notify_cancel():
+        if ended:
+            future.cancel()  # whoever waits for it is told
+        elif future.set_running_or_notify_cancel():
             _run(future, function, args, kwargs)
         del future, function, args, kwargs  # nothing is held while it waits
     gate.open()  # for the next to end

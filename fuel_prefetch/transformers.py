@@ -427,7 +427,6 @@ class ParallelMapping(ReadAhead):
     def _settle(self):
         self._prefetcher.max_items = bound_of_calls(
             'max_store', self.max_store, self.workers)
-        self._calls.executor = self.executor
         self._calls.function = MappedCall(
             self.mapping, self.mapping_accepts, self.add_sources)
 
@@ -438,6 +437,16 @@ class ParallelMapping(ReadAhead):
     @property
     def sources(self):
         return self.data_stream.sources + tuple(self.add_sources or ())
+
+    @property
+    def executor(self):
+        return self._executor
+
+    @executor.setter
+    def executor(self, executor):
+        self._executor = executor
+        if '_calls' in self.__dict__:  # not while it is constructed
+            self._calls.executor = executor
 
     def close(self, timeout=5.0):
         try:
@@ -450,7 +459,7 @@ class ParallelMapping(ReadAhead):
     def __getstate__(self):
         state = super(ParallelMapping, self).__getstate__()
         del state['_calls']
-        return dict(state, executor=None)
+        return dict(state, _executor=None)
 
 
 class MappedCall(object):
@@ -464,7 +473,7 @@ class MappedCall(object):
     Attributes
     ----------
     names : tuple of str
-        The wrapped stream's sources. They are set when an epoch begins.
+        The wrapped stream's sources. They are set before the first call.
 
     """
     names = ()
@@ -565,6 +574,13 @@ class EpochSource(Source):
         return self.data_stream.get_epoch_iterator()
 
 
+def _name_sources(calls, data_stream):
+    """Tell a mapping that takes dictionaries what the sources are."""
+    function = calls.function
+    if function.accepts is dict and not function.names:
+        function.names = tuple(data_stream.sources)
+
+
 def _describe(data_stream, index):
     try:
         name = data_stream.sources[index]
@@ -590,20 +606,15 @@ class MappedSource(EpochSource):
     def __init__(self, data_stream, counters, calls):
         super(MappedSource, self).__init__(data_stream, counters)
         self.calls = calls
-        self.prepare = Submission(calls, self.prepare)
+        self.prepare = Submission(calls, self.prepare,
+                                  partial(_name_sources, calls, data_stream))
 
     def open_iterator(self):
         iterator = super(MappedSource, self).open_iterator()
         self.calls.begin()
-        self._name_sources()
         return iterator
 
-    def _name_sources(self):
-        if self.calls.function.accepts is dict:
-            self.calls.function.names = tuple(self.data_stream.sources)
-
     def load_notice(self, saved):
-        self._name_sources()
         return self.prepare.load_notice(saved)
 
     def save(self):

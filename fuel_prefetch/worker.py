@@ -126,8 +126,6 @@ class Prefetcher(object):
             self._lock = threading.RLock()  # its holder may be there
             self._worker = self._channel = None
             self._opening = False
-            if self._saved is None:
-                self._source = None
 
     def begin(self, source):
         """Begin the next run of `source`; return its channel.
@@ -331,7 +329,8 @@ class Prefetcher(object):
             entries = [entry for channel in (saved['channel'],
                                              (saved['ahead'] or [None])[0])
                        if channel for entry in channel['entries']
-                       if not isinstance(entry[0], dict)]
+                       if not (isinstance(entry[0], dict) and
+                               'traceback' in entry[0])]
             return self.counters.snapshot(
                 len(entries), sum(nbytes for _, _, nbytes in entries))
         if worker is None or worker.foreign:

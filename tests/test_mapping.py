@@ -10,6 +10,7 @@ import contextlib
 import copy
 import gc
 import itertools
+import linecache
 import os
 import pickle
 import signal
@@ -24,7 +25,8 @@ import weakref
 
 import numpy
 import six
-from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
+from concurrent.futures import (
+    CancelledError, ProcessPoolExecutor, ThreadPoolExecutor)
 from six.moves import range
 
 from fuel_prefetch import (
@@ -36,6 +38,7 @@ from fuel.schemes import (
 from fuel.streams import DataStream
 from fuel.transformers import Batch, Mapping
 
+from fuel_prefetch.mapping import Window
 from fuel_prefetch.pool import ThreadPool
 from fuel_prefetch.waiting import monotonic
 from tests import (
@@ -82,6 +85,10 @@ def fail(number):
 
 def noise(data, rng):
     return tuple(source + rng.randint(1000) for source in data)
+
+
+def divide(data):
+    return numpy.ones(1) / numpy.zeros(1),
 
 
 def shift(data):
@@ -164,6 +171,39 @@ class TestThreadPool(ConcurrentTestCase):
         futures = [pool.submit(run) for _ in range(4)]
         self.assertEqual([future.result() for future in futures], [4] * 4)
         pool.shutdown()
+
+    def test_no_more_threads(self):
+        """One is enough; none is an error, and no call is made."""
+        start, left = threading.Thread.start, [1]
+
+        def scarce(thread):
+            if not left:
+                raise RuntimeError("can't start new thread")
+            left.pop()
+            start(thread)
+        threading.Thread.start = scarce
+        try:
+            pool = ThreadPool(3)
+            futures = [pool.submit(square, number) for number in range(4)]
+            none = ThreadPool(3)
+            self.assertRaises(RuntimeError, none.submit, square, 1)
+            self.assertFalse(none._calls)
+        finally:
+            threading.Thread.start = start
+        self.assertEqual([future.result() for future in futures],
+                         [0, 1, 4, 9])
+        pool.shutdown()
+
+    def test_what_is_left_is_cancelled(self):
+        release = threading.Event()
+        pool = ThreadPool(1)
+        futures = [pool.submit(release.wait, DEADLINE) for _ in range(3)]
+        wait_until(futures[0].running)
+        pool.shutdown(False)
+        release.set()
+        self.assertTrue(futures[0].result())
+        for future in futures[1:]:
+            self.assertRaises(CancelledError, future.result)
 
     def test_forgotten(self):
         for _ in range(100):
@@ -449,6 +489,64 @@ class TestParallelMap(MappingTestCase):
         gc.collect()
         self.assertTrue(wait_until(lambda: not threads(), 3))
 
+    def test_ctrl_c_at_any_step_of_a_window(self):
+        """A result is lost at most, as between a return and its assignment.
+
+        Nothing hangs, and nothing comes twice.
+
+        """
+        code = Window.take.__code__, Window._claim.__code__
+        for step in range(40):
+            results = self.map(square, range(6), 2, ordered=False)
+            steps = []
+
+            def interrupt(frame, event, arg):
+                if frame.f_code not in code:
+                    return interrupt
+                # Python itself doesn't break in between a body and the
+                # release of its lock, at which a line is traced too.
+                if event == 'line' and not linecache.getline(
+                        frame.f_code.co_filename,
+                        frame.f_lineno).strip().startswith('with '):
+                    steps.append(1)
+                    if len(steps) == step + 1:
+                        raise KeyboardInterrupt
+                return interrupt
+
+            found = []
+            sys.settrace(interrupt)
+            try:
+                found.append(next(results))
+            except KeyboardInterrupt:
+                pass
+            finally:
+                sys.settrace(None)
+            found += self.within(5, list, results)
+            self.assertEqual(len(set(found)), len(found), step)
+            self.assertGreaterEqual(len(found), 5, step)
+
+    def test_interrupted_reader_hands_on_what_it_waited_for(self):
+        """Another reader gets it, though the store counts as full."""
+        release, source = threading.Event(), Gated(range(5))
+        results = self.map(lambda number: release.wait(DEADLINE) and number,
+                           source, max_prefetch=1)
+        source.permit(1)
+        handler = signal.signal(signal.SIGINT, signal.default_int_handler)
+        try:
+            def press():
+                wait_until(lambda: results._channel._awaited)
+                reader = self.start(next, results)
+                wait_until(lambda: results._channel._waiting)
+                os.kill(os.getpid(), signal.SIGINT)
+                return reader
+            presser = self.start(press)
+            self.assertRaises(KeyboardInterrupt, next, results)
+            release.set()
+            self.assertEqual(self.join(self.join(presser)), 0)
+        finally:
+            signal.signal(signal.SIGINT, handler)
+            source.permit(9)
+
     def test_stacked(self):
         inner = parallel_map(square, range(100), 2)
         outer = self.map(square, inner, 2)
@@ -606,6 +704,15 @@ class TestParallelMapping(MappingTestCase):
                          [(1, 4, 5), (2, 5, 7), (3, 6, 9)])
         self.assertEqual(next(ours.get_epoch_iterator(as_dict=True)),
                          {'a': 1, 'b': 4, 'sum': 5})
+
+    def test_settings_count_from_the_next_epoch(self):
+        """What numpy.seterr says, as for all that a thread of ours does."""
+        stream = self.wrap(numbers(2), divide)
+        with numpy.errstate(all='ignore'):
+            self.assertEqual(len(list(stream.get_epoch_iterator())), 2)
+        with numpy.errstate(all='raise'):
+            self.assertRaises(FloatingPointError, list,
+                              stream.get_epoch_iterator())
 
     def test_changes_count_from_the_next_epoch(self):
         ours = self.wrap(numbers(3), lambda data: data)
@@ -834,6 +941,69 @@ class TestCheckpoints(MappingTestCase):
         self.addCleanup(twin.close)
         self.assertEqual(outcomes(its), outcomes(iterator))
 
+    @unittest.skipUnless(hasattr(signal, 'SIGALRM'), 'there is no alarm')
+    def test_by_a_signal_handler(self):
+        """What the reader waits for at that moment is not taken yet."""
+        pickles = []
+
+        def save(signum, frame):
+            pickles.append(pickle.dumps((stream, iterator)))
+
+        before = signal.signal(signal.SIGALRM, save)
+        try:
+            for ordered in (True, False):
+                release = threading.Event()
+                stream = self.wrap(numbers(6), Held(release), ordered=ordered)
+                iterator = stream.get_epoch_iterator()
+                if ordered:
+                    next(iterator)
+                opener = threading.Timer(.1, release.set)
+                opener.start()
+                signal.setitimer(signal.ITIMER_REAL, .04)
+                found = list(iterator)
+                opener.join()
+                twin, its = pickle.loads(pickles.pop())
+                self.addCleanup(twin.close)
+                rest = list(its)
+                if ordered:
+                    self.assertEqual(rest, found)
+                else:
+                    self.assertLessEqual(set(rest), set(found))
+                    self.assertIn((1,), rest)
+        finally:
+            signal.signal(signal.SIGALRM, before)
+
+    def test_dictionaries_without_anything_held(self):
+        """The names of the sources are known where nothing was ready."""
+        stream = self.wrap(numbers(6), total, add_sources=('sum',),
+                           mapping_accepts=dict)
+        iterator = stream.get_epoch_iterator()
+        next(iterator)
+        stream.reset()
+        twin, its = pickle.loads(pickle.dumps((stream, iterator)))
+        self.addCleanup(twin.close)
+        self.assertEqual(list(its), list(iterator))
+        self.assertEqual(twin.stats.batches_held, 0)
+
+    def test_held_is_told_before_it_is_asked(self):
+        stream = self.wrap(numbers(9), tuple)
+        iterator = stream.get_epoch_iterator()
+        next(iterator)
+        wait_until(lambda: stream.stats.batches_held == 4)
+        twin = pickle.loads(pickle.dumps(stream))
+        self.assertEqual(twin.stats.batches_held, 4)
+
+    @unittest.skipUnless(hasattr(os, 'fork'), 'there is no fork')
+    def test_in_a_fork(self):
+        stream = self.wrap(numbers(6), noise, seed=3)
+        list(stream.get_epoch_iterator())
+        next(stream.get_epoch_iterator())
+
+        def child():
+            twin = pickle.loads(pickle.dumps(stream))
+            return 7 if len(list(twin.get_epoch_iterator())) else 2
+        self.assertEqual(self.in_child(child), 7)
+
     def test_executor_is_no_part_of_it(self):
         with ThreadPoolExecutor(1) as executor:
             stream = self.wrap(numbers(9), tuple, executor=executor)
@@ -841,8 +1011,11 @@ class TestCheckpoints(MappingTestCase):
             next(iterator)
             twin, its = copy.deepcopy((stream, iterator))
             self.assertIs(twin.executor, None)
-            twin.executor = executor
+            twin.executor = executor  # counts at once
+            before = len(executor._threads)
             self.assertEqual(len(list(its)), 8)
+            self.assertEqual(before, 1)
+            self.assertFalse(twin._calls._pool)
             twin.close()
 
 
