@@ -2,7 +2,6 @@
 from __future__ import absolute_import, division, print_function
 
 import os
-import time
 import unittest
 
 import numpy
@@ -10,7 +9,7 @@ from six.moves import range
 
 from fuel_prefetch import ParallelMapping, WorkerDied, parallel_map
 from fuel_prefetch.waiting import monotonic
-from tests import numbers
+from tests import numbers, wait_until
 from tests.mappings import fail_at_three, shift, slow, where
 
 try:
@@ -71,7 +70,10 @@ class TestKilledWorkers(unittest.TestCase):
         results = parallel_map(slow, range(4), max_prefetch=4,
                                executor=cluster.client.get_executor())
         self.addCleanup(results.close)
-        time.sleep(.3)
+        # Each of the two has some.
+        self.assertTrue(wait_until(lambda: [
+            bool(calls) for calls in
+            cluster.client.processing().values()] == [True, True]))
         cluster.kill_worker()
         return results
 
