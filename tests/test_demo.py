@@ -325,7 +325,7 @@ class TestDemo(FolderTestCase):
 
     @unittest.skipIf(os.name == 'nt', 'needs a signal like that of Ctrl-C')
     def test_interruption(self):
-        for moment, epochs in [('without prefetching', '1000000'),
+        for moment, epochs in [('without prefetching', '300'),
                                ('with prefetching', '6')]:
             process = self.start_command(
                 'demo', '--hidden', '20', '--epochs', epochs)
