@@ -7,7 +7,7 @@ import sys
 import six
 
 from fuel_prefetch.arguments import bound_of
-from fuel_prefetch.arrays import Inspection
+from fuel_prefetch.inspection import Inspection
 from fuel_prefetch.worker import Prefetcher, Source
 
 WRAPPERS = staticmethod, classmethod  # not callable before Python 3.10

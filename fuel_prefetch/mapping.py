@@ -11,11 +11,11 @@ import six
 from concurrent.futures import Future, ThreadPoolExecutor
 
 from fuel_prefetch.arguments import bound_of, check, is_count
-from fuel_prefetch.arrays import Inspection
 from fuel_prefetch.channel import Failure, Pending
 from fuel_prefetch.exceptions import (
     WorkerDied, WorkerError, survives_pickling)
 from fuel_prefetch.generators import BackgroundGenerator, GeneratorSource
+from fuel_prefetch.inspection import Inspection
 from fuel_prefetch.pool import ThreadPool
 from fuel_prefetch.waiting import Gate, process_token
 

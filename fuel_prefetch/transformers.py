@@ -11,11 +11,11 @@ import six
 from fuel.iterator import DataIterator
 from fuel.transformers import Transformer
 
-from fuel_prefetch import arrays
 from fuel_prefetch.arguments import bound_of, check, is_count, is_integer
 from fuel_prefetch.channel import (
     FORKED, FORKED_MESSAGE, SUPERSEDED, Channel)
 from fuel_prefetch.exceptions import PrefetchError
+from fuel_prefetch.inspection import Inspection
 from fuel_prefetch.mapping import (
     Calls, Submission, bound_of_calls, check_call)
 from fuel_prefetch.worker import Prefetcher, Source
@@ -564,8 +564,8 @@ class EpochSource(Source):
         super(EpochSource, self).__init__()
         self.data_stream = data_stream
         # No bound method: in a cycle the wrapped stream would outlive ours.
-        self.prepare = arrays.Inspection(counters, copy, count_all,
-                                         partial(_describe, data_stream))
+        self.prepare = Inspection(counters, copy, count_all,
+                                  partial(_describe, data_stream))
 
     def open_iterator(self):
         # An epoch may well begin with the memory that the last one began

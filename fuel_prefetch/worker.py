@@ -33,7 +33,7 @@ class Source(object):
     prepare : callable
         Maps an item, and what waits in its channel, to the entry for
         :meth:`.Channel.put`. It counts the items: an
-        :class:`~fuel_prefetch.arrays.Inspection`.
+        :class:`~fuel_prefetch.inspection.Inspection`.
 
     """
     prepare = None

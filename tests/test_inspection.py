@@ -7,7 +7,7 @@ from collections import OrderedDict, namedtuple
 
 import numpy
 
-from fuel_prefetch.arrays import Inspection, copy_arrays, nbytes
+from fuel_prefetch.inspection import Inspection, copy_arrays, nbytes
 from fuel_prefetch.stats import Counters
 
 Pair = namedtuple('Pair', 'left right')
