@@ -494,6 +494,11 @@ class Store(object):
         self._limit = -1
         self._producer.open()
 
+    @property
+    def left(self):
+        """Whether the producer has left."""
+        return self._gone
+
     def join(self, timeout=None):
         """Wait until the producer has left; return whether it has."""
         deadline = deadline_of(timeout)
@@ -636,6 +641,8 @@ class Channel(object):
 
     def fail(self, exc_info):
         """Append an error; then comes :meth:`hold`."""
+        if self._store.closed == ABANDONED:
+            return  # it may be for that reason, and is nobody's business
         self.failed = True
         self._append((Failure(exc_info), None, 0))
 

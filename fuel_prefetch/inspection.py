@@ -85,8 +85,9 @@ class Inspection(object):
         Whether to count the bytes of all that a batch contains, rather than
         of the arrays that are sources, which is faster. Defaults to
         ``False``.
-    describe : callable, optional
-        Returns the warning's text, given the number of the source.
+    describe : callable or None, optional
+        Returns the warning's text, given the number of the source. ``None``
+        for batches that need no look-up.
 
     """
     # From here on, the places of batches long gone are swept out.
@@ -98,7 +99,7 @@ class Inspection(object):
         self.count_all = count_all
         self.describe = describe
         self._closer = copy or count_all
-        self._warned = copy
+        self._warned = copy or describe is None
         self.restart()
 
     def restart(self):

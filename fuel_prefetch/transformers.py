@@ -18,6 +18,7 @@ from fuel_prefetch.exceptions import PrefetchError
 from fuel_prefetch.inspection import Inspection
 from fuel_prefetch.mapping import (
     Calls, Submission, bound_of_calls, check_call)
+from fuel_prefetch.process import ProcessSource
 from fuel_prefetch.worker import Prefetcher, Source
 
 # Of what a pickle holds. A change that older code can't read raises it; what
@@ -110,12 +111,20 @@ class ReadAhead(Transformer):
             If the epoch didn't begin in time.
 
         """
-        self._settle()
         if self._source is None or (
                 self._source.data_stream is not self.data_stream):
             self._source = self._make_source(self.data_stream)
+        self._settle()
         channel = self._prefetcher.begin(self._source)
         return EpochIterator(self, channel, self._prefetcher.number, as_dict)
+
+    @property
+    def _wrapped(self):
+        """Whose `reset`, `next_epoch` and `close` are to be called."""
+        source = self._source
+        if source is None or source.data_stream is not self.data_stream:
+            return self.data_stream
+        return source
 
     def get_data(self, request=None):
         """Return the next batch of the epoch under way.
@@ -144,7 +153,7 @@ class ReadAhead(Transformer):
         what was dropped where an iteration scheme decides.
 
         """
-        self._prefetcher.interrupt(self.data_stream.reset)
+        self._prefetcher.interrupt(self._wrapped.reset)
 
     def next_epoch(self):
         """Have the wrapped stream switch to its next epoch.
@@ -152,7 +161,7 @@ class ReadAhead(Transformer):
         In the middle of an epoch the same holds as for :meth:`reset`.
 
         """
-        self._prefetcher.interrupt(self.data_stream.next_epoch)
+        self._prefetcher.interrupt(self._wrapped.next_epoch)
 
     def close(self, timeout=5.0):
         """Stop reading ahead, and close the wrapped stream.
@@ -172,18 +181,25 @@ class ReadAhead(Transformer):
             batch as long as it takes.
 
         """
-        self._prefetcher.close(self.data_stream, self.data_stream.close,
-                               timeout)
+        self._prefetcher.close(self.data_stream, self._wrapped.close, timeout)
 
     def __getstate__(self):
         # The wrapped stream is pickled after this has returned. `save` makes
         # the producer rest until then, and for as long as nobody asks.
         state = self.__dict__.copy()
         source = state.pop('_source')
-        # Another stream may be wrapped than the one that is read still.
+        prefetcher = state.pop('_prefetcher')
+        run = prefetcher.save()
+        data_stream = None if source is None else source.data_stream
+        if source is not None and not prefetcher.dormant:
+            data_stream, iterator = source.checkpoint()
+            if run['iterator'] is not None:
+                run = dict(run, iterator=iterator)
+            # Another stream may be wrapped than the one that is read still.
+            if source.data_stream is self.data_stream:
+                state['data_stream'] = data_stream
         state['fuel_prefetch'] = {
-            'version': STATE_VERSION, 'run': state.pop('_prefetcher').save(),
-            'data_stream': None if source is None else source.data_stream}
+            'version': STATE_VERSION, 'run': run, 'data_stream': data_stream}
         return state
 
     def __setstate__(self, state):
@@ -200,6 +216,7 @@ class ReadAhead(Transformer):
         # Nothing is called: the wrapped stream may not be complete yet.
         if ours['data_stream'] is not None:
             self._source = self._make_source(ours['data_stream'])
+            self._settle()
         self._prefetcher.restore(ours['run'], self._source)
 
     def __copy__(self):
@@ -243,14 +260,17 @@ class BackgroundDataStream(ReadAhead):
     copy : bool, optional
         Whether to copy each array as it is produced. Needed for a stream
         that fills the same memory for each batch. Defaults to ``False``.
-    backend : {'thread'}, optional
-        Where the wrapped stream is read. Defaults to ``'thread'``.
+    backend : {'thread', 'process'}, optional
+        Where the wrapped stream is read. Defaults to ``'thread'``. In a
+        process it is past the interpreter's lock; see
+        :doc:`howto/processes`.
     timeout : float, optional
         Seconds that a reader waits for a batch, or for an epoch to begin,
         before :class:`.PrefetchTimeout` is raised. Nothing is lost by it.
         Defaults to ``None``, as long as it takes.
-    context : None, optional
-        For backends that start processes.
+    context : multiprocessing context, optional
+        Starts the process, as :func:`multiprocessing.get_context` returns
+        it. Defaults to ``None``, the platform's own.
 
     Raises
     ------
@@ -297,14 +317,17 @@ class BackgroundDataStream(ReadAhead):
               isinstance(across_epochs, (bool, numpy.bool_)))
         check('copy', copy, 'be True or False',
               isinstance(copy, (bool, numpy.bool_)))
-        check('backend', backend, "be 'thread'",
-              isinstance(backend, six.string_types) and backend == 'thread')
+        check('backend', backend, "be 'thread' or 'process'",
+              isinstance(backend, six.string_types) and
+              backend in ('thread', 'process'))
         check('timeout', timeout, 'be a positive number of seconds or None',
               timeout is None or isinstance(timeout, numbers.Real) and
               not isinstance(timeout, bool) and 0 < timeout and
               (timeout < 1e9 or timeout == float('inf')))
-        check('context', context, "be None where backend is 'thread'",
-              context is None)
+        check('context', context, "be a multiprocessing context or None, and "
+              "None where backend is 'thread'", context is None or
+              backend == 'process' and
+              callable(getattr(context, 'Process', None)))
         super(BackgroundDataStream, self).__init__(data_stream, **kwargs)
         self.max_store = max_store
         self.max_bytes = max_bytes
@@ -324,6 +347,8 @@ class BackgroundDataStream(ReadAhead):
         prefetcher = self._prefetcher
         prefetcher.max_items = bound_of('max_store', self.max_store)
         prefetcher.timeout = self.timeout
+        if isinstance(self._source, ProcessSource):
+            prefetcher.max_items = self._source.share(prefetcher.max_items)
 
     @property
     def axis_labels(self):
@@ -336,8 +361,13 @@ class BackgroundDataStream(ReadAhead):
         self._axis_labels = value
 
     def _make_source(self, data_stream):
-        return EpochSource(data_stream, self._prefetcher.counters, self.copy,
-                           self.max_bytes is not None)
+        if self.backend == 'process':
+            return ProcessSource(data_stream, self._prefetcher.counters,
+                                 self.max_bytes, self.context,
+                                 type(self).__name__)
+        return EpochSource(
+            data_stream, self._prefetcher.counters, self.copy,
+            self.max_bytes is not None)
 
 
 class ParallelMapping(ReadAhead):
@@ -572,6 +602,18 @@ class EpochSource(Source):
         # with, where examples are parts of one array.
         self.prepare.restart()
         return self.data_stream.get_epoch_iterator()
+
+    def reset(self):
+        self.data_stream.reset()
+
+    def next_epoch(self):
+        self.data_stream.next_epoch()
+
+    def close(self):
+        self.data_stream.close()
+
+    def checkpoint(self):
+        return self.data_stream, self.iterator
 
 
 def _name_sources(calls, data_stream):

@@ -20,7 +20,7 @@ EXIT_TIMEOUT = 1.
 
 _closing = threading.local()  # the deadline of who closes in this thread
 
-_workers = {}  # the store of each thread that has not left yet
+_workers = {}  # thread that has not left yet -> its store and source
 
 
 class Source(object):
@@ -57,9 +57,32 @@ class Source(object):
         """
         self.iterator = None
 
+    # For a source that is read elsewhere
+
+    def rest(self, timeout=None):
+        """Wait until nothing is being read, while the worker rests.
+
+        Raises
+        ------
+        PrefetchTimeout
+            If that takes too long.
+
+        """
+
+    def abandon(self):
+        """Let the worker leave, as nobody is left who wants anything.
+
+        A finalizer may call this, in any thread and at any moment.
+
+        """
+
     # For a pickle of what was read ahead
 
     load_notice = staticmethod(Failure.load)
+
+    def resume(self, iterator):
+        """Go on with an iterator out of a pickle."""
+        self.iterator = iterator
 
     def save(self):
         """Return in plain objects what the source has to remember."""
@@ -233,9 +256,11 @@ class Prefetcher(object):
             worker, channel = self._worker, self._channel
             if channel is None or channel.stopped:
                 self._stop(SUPERSEDED, self.timeout)
+                self._rest()
                 return call()
             try:
                 worker.store.pause()
+                self._rest()
                 # Only now it is settled how far the worker came.
                 if self.endless and channel.complete:
                     self._stop(SUPERSEDED, self.timeout)
@@ -251,6 +276,10 @@ class Prefetcher(object):
                     channel.reopen()
                     worker.start(channel)
                 worker.store.resume_on_demand()
+
+    def _rest(self):
+        if self._source is not None:
+            self._source.rest(self.timeout)
 
     def close(self, closed, call, timeout=None):
         """End the run under way, and call `call` when the worker has left.
@@ -368,10 +397,12 @@ class Prefetcher(object):
                 latest = Channel.ended(SUPERSEDED)
             elif channel is None:
                 self._stop(SUPERSEDED, self.timeout)
+                self._rest()
             if self._opening or channel is not None and (
                     self.endless or not channel.stopped):
                 worker.store.pause()
                 try:
+                    self._rest()
                     saved.update(worker.store.save(channel), busy=True,
                                  iterator=worker.source.iterator)
                     self.counters.count_pickled(worker.store.snapshot())
@@ -413,7 +444,7 @@ class Prefetcher(object):
             if saved['busy']:
                 # Of an attempt that was interrupted. It rests.
                 self._stop(SUPERSEDED)
-                source.iterator = saved['iterator']
+                source.resume(saved['iterator'])
                 self._worker = Worker(store, source, self.endless, self.name)
                 if saved['working']:
                     self._worker.start(unfinished)
@@ -490,14 +521,15 @@ class Worker(object):
         store = self.store
         store.welcome()
         # The thread keeps the reference, as the callback needs it alive.
-        forgotten = weakref.ref(self, lambda _: store.abandon())
+        source = self.source
+        forgotten = weakref.ref(self, lambda _: _abandon(store, source))
         thread = threading.Thread(
             target=inherit(_work), name=self.name,
-            args=(store, self.source, self.endless, channel, forgotten))
-        thread.daemon = True  # see `_send_workers_away`
+            args=(store, source, self.endless, channel, forgotten))
+        thread.daemon = True  # see `send_workers_away`
         try:
             self.thread = thread
-            _workers[thread] = store
+            _workers[thread] = store, source
             thread.start()
         except BaseException:
             # No thread is to be had, or Ctrl-C came while it started; then
@@ -533,6 +565,12 @@ class Worker(object):
         """Wait for a thread that has left its store to end."""
         if self.thread is not None:
             self.thread.join()
+
+
+def _abandon(store, source):
+    store.abandon()
+    if not store.left:
+        source.abandon()
 
 
 def _work(store, source, endless, channel, forgotten):
@@ -611,8 +649,13 @@ def transfer(iterator, channel, prepare):
 _forget_error = getattr(sys, 'exc_clear', lambda: None)
 
 
+def time_to_close():
+    """Return the seconds that are left to a `close` in this thread."""
+    return time_left(getattr(_closing, 'deadline', None))
+
+
 @atexit.register
-def _send_workers_away():
+def send_workers_away():
     """Let the workers leave before the interpreter is taken down.
 
     A thread that comes back from a long read into an interpreter that is
@@ -621,10 +664,11 @@ def _send_workers_away():
 
     """
     deadline = deadline_of(EXIT_TIMEOUT)
-    workers = [(thread, store) for thread, store in list(_workers.items())
+    workers = [(thread, store, source)
+               for thread, (store, source) in list(_workers.items())
                if store.process == process_token()]
-    for _, store in workers:
-        store.abandon()
-    for thread, store in workers:
+    for _, store, source in workers:
+        _abandon(store, source)
+    for thread, store, _ in workers:
         if store.join(time_left(deadline)):
             thread.join(time_left(deadline))

@@ -645,6 +645,26 @@ class TestSequencesFromASeed(SeedTestCase):
 TestSequencesFromASeed.add_tests(CHAINS)
 
 
+class ProcessModel(Model):
+    """A chain that is read by a process."""
+    def __init__(self, chain, options, *args):
+        super(ProcessModel, self).__init__(
+            chain, dict(options, backend='process'), *args)
+
+    def may_close(self):
+        # The stream comes back as a pickle.
+        return self.may_interfere() and not self.chain.changed_by_pickle
+
+
+class TestSequencesOnAProcess(SeedTestCase):
+    """Those on :class:`.BackgroundDataStream` with a process."""
+    make_model = ProcessModel
+    rounds = -(-ROUNDS // 2)
+
+
+TestSequencesOnAProcess.add_tests(CHAINS)
+
+
 def turn(data):
     """A mapping that takes its time, and fails at some of the data."""
     number = crc32(repr(data[0]).encode()) % 13
