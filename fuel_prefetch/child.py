@@ -41,9 +41,9 @@ def serve(sockets, origin, settings):
     ----------
     sockets : tuple
         One end of :func:`.link.pair`.
-    origin : tuple or bytes
+    origin : tuple, bytes or None
         The stream and the iterator of the epoch under way, or ``None``; or
-        a pickle of both.
+        a pickle of both. ``None`` if that is sent.
     settings : dict
         ``'seed'``: an integer for the global random states. ``'errors'``:
         NumPy's handling of floating-point errors. ``'forked'``: whether
@@ -148,9 +148,13 @@ class Producer(object):
 
     def run(self, origin):
         try:
+            if origin is None:
+                _, _, origin = self.link.receive()
             if isinstance(origin, bytes):
                 origin = pickle.loads(origin)
             self.stream, self.iterator = origin
+        except EOFError:
+            raise
         except BaseException:
             self._answer(None, failure_of(sys.exc_info()))
             return

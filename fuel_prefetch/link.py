@@ -23,7 +23,7 @@ from fuel_prefetch.memory import Arena, Views, align
 # than keeping account of a region in the shared memory.
 INLINE = 2 ** 14
 
-MESSAGE = struct.Struct('<BII')  # kind, number, bytes that follow
+MESSAGE = struct.Struct('<BIQ')  # kind, number, bytes that follow
 DATA = struct.Struct('<iQII')  # segment or -1, offset, buffers, header bytes
 OWED = struct.Struct('<I')  # batches, in MORE
 SEGMENT = struct.Struct('<QI')  # bytes, segments given up
@@ -32,6 +32,7 @@ SEGMENT = struct.Struct('<QI')  # bytes, segments given up
 MORE = 1  # read so many batches; and regions that are free again
 RELEASE = 2  # let go of the epoch's iterator
 CALL = 3  # call a method of the child, by its number in `CALLS`
+ORIGIN = 4  # what to begin with, where it isn't inherited
 # ... and from the child:
 READY = 10  # the stream is there; nothing of it has been called yet
 ITEM = 11  # a batch
@@ -66,9 +67,10 @@ class Link(object):
         self._socket, self._descriptors = sockets
         self._poller = select.poll()
         self._poller.register(self._socket, select.POLLIN)
-        self._rest = b''
+        self._parts = []  # of a message that isn't complete
+        self._missing = 0  # bytes of it
         self._messages = deque()
-        self.arena = Arena(self._announce)
+        self.arena = Arena()
         self.views = Views()
 
     def fileno(self):
@@ -134,17 +136,25 @@ class Link(object):
             return True
 
     def _split(self, data):
-        if self._rest:
-            data = self._rest + data
+        if self._parts:
+            self._parts.append(data)
+            self._missing -= len(data)
+            if self._missing > 0:
+                return
+            data = b''.join(self._parts)
+            self._parts = []
         start, last = 0, len(data)
-        while start + MESSAGE.size <= last:
-            kind, number, nbytes = MESSAGE.unpack_from(data, start)
-            body = start + MESSAGE.size
-            if body + nbytes > last:
+        while start < last:
+            body = end = start + MESSAGE.size
+            if end <= last:
+                kind, number, nbytes = MESSAGE.unpack_from(data, start)
+                end += nbytes
+            if end > last:
+                self._parts.append(data[start:])
+                self._missing = end - last
                 break
-            start = body + nbytes
-            self._messages.append((kind, number, data[body:start]))
-        self._rest = data[start:]
+            self._messages.append((kind, number, data[body:end]))
+            start = end
 
     def close(self):
         """Close the connection, for whoever else holds it open too."""
@@ -174,7 +184,8 @@ class Link(object):
             parts = [flat(buffer).tobytes().ljust(align(nbytes), b'\0')
                      for buffer, nbytes in zip(buffers, sizes)]
         else:
-            segment, offset, region = self.arena.allocate(room)
+            segment, offset, region = self.arena.allocate(
+                room, self._announce)
             place = segment, offset
             parts = []
             start = 0

@@ -115,16 +115,9 @@ class Arena(object):
     segment. So there is no more of it than the batches that are held by
     somebody, and the next, need; twice that at most where they are small.
 
-    Parameters
-    ----------
-    announce : callable
-        Called with the number, descriptor and size of a new segment, and the
-        numbers of those that are given up for it.
-
     """
     # Holes are lists of [offset, end], in order, no two of which touch.
-    def __init__(self, announce):
-        self.announce = announce
+    def __init__(self):
         self._segments = {}  # number -> buffer
         self._holes = {}  # number -> holes
         self._sizes = {}  # (number, offset) -> size of a region in use
@@ -135,12 +128,22 @@ class Arena(object):
         """Size of all segments."""
         return sum(len(segment) for segment in self._segments.values())
 
-    def allocate(self, nbytes):
-        """Return number, offset and the array of a free region."""
+    def allocate(self, nbytes, announce):
+        """Return number, offset and the array of a free region.
+
+        Parameters
+        ----------
+        nbytes : int
+            Its size.
+        announce : callable
+            Called with the number, descriptor and size of a new segment, if
+            one is needed, and the numbers of those that are given up for it.
+
+        """
         size = align(max(nbytes, 1))
         found = self._find(size)
         if found is None:
-            self._grow(size)
+            self._grow(size, announce)
             found = self._find(size)
         number, offset = found
         self._sizes[found] = size
@@ -159,7 +162,7 @@ class Arena(object):
                     return number, offset
         return None
 
-    def _grow(self, size):
+    def _grow(self, size, announce):
         # One that nobody uses was too small for this batch, so it will be
         # for the next ones.
         unused = [number for number, segment in self._segments.items()
@@ -171,7 +174,7 @@ class Arena(object):
         descriptor = open_segment(nbytes)
         number = self._count
         try:
-            self.announce(number, descriptor, nbytes, unused)
+            announce(number, descriptor, nbytes, unused)
         except BaseException:
             os.close(descriptor)
             raise

@@ -118,9 +118,13 @@ class Child(six.Iterator):
             return
         here, there = link.pair()
         forked = _method(self.context) == 'fork'
-        origin = self.origin
-        if not forked and not isinstance(origin, bytes):
-            origin = pickle.dumps(origin, pickle.HIGHEST_PROTOCOL)
+        origin, pickled = self.origin, None
+        if not forked:
+            if not isinstance(origin, bytes):
+                origin = pickle.dumps(origin, pickle.HIGHEST_PROTOCOL)
+            # Python may hang when such a process dies before it has read all
+            # of its arguments; so these are short, and this is sent later.
+            origin, pickled = None, origin
         with _hdf5_at_rest() as held, _interrupts_held_back():
             process = self.context.Process(
                 target=_serve, name=self.name,
@@ -136,6 +140,8 @@ class Child(six.Iterator):
         self._token = process_token()
         self.origin = None
         Finalize(self, _end, (self.link, process), exitpriority=10)
+        if pickled is not None:
+            self._send(link.ORIGIN, 0, pickled)
 
     def abandon(self):
         """Have the process end, as nobody wants anything more of it.
