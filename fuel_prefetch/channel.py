@@ -20,7 +20,7 @@ import six
 
 from fuel_prefetch.exceptions import (
     PrefetchError, PrefetchTimeout, PrefetchWarning, survives_pickling)
-from fuel_prefetch.stats import Counters
+from fuel_prefetch.stats import BLOCKED, PRODUCING, RESTING, Counters
 from fuel_prefetch.waiting import (
     Gate, deadline_of, monotonic, process_token, time_left)
 
@@ -204,14 +204,15 @@ class Store(object):
         self._gone = False
         self._bytes = 0
         self._in_hand = None  # bytes of the item that waits for room
-        self._running_since = None
         self._open_up()
         _stores.add(self)
 
     def _open_up(self):
         # Up to `_limit` items `put` need not look any further, and `get` not
         # unless the producer waits for room. Bytes make both look each time.
-        self._limit = self.max_items if self.max_bytes is None else -1
+        # Up to as many as there were once, `put` need not count either.
+        self._limit = -1 if self.max_bytes is not None else min(
+            self.max_items, self.counters.batches_most_held)
         self._wants_room = self.max_bytes is not None
 
     # The producer's side
@@ -247,13 +248,18 @@ class Store(object):
 
     def publish(self, channel, exc_info=None):
         """Offer a channel that was begun, or say why it has no items."""
+        if exc_info is not None and not issubclass(
+                exc_info[0], StopIteration):
+            with self._lock:
+                self.counters.errors += 1
         self._ahead.append(
             (channel, None if exc_info is None else Failure(exc_info)))
         self._control.open()
 
     def leave(self):
         """Report that the producer won't touch source or store again."""
-        self._running(False)
+        self.counters.turn(None if self._closed in (CLOSED, ABANDONED)
+                           else RESTING)
         for channel in self._channels:
             # Nobody reads an abandoned one, but perhaps, as the interpreter
             # exits, a daemon thread, which must not take this for the end.
@@ -270,18 +276,11 @@ class Store(object):
         with self._lock:
             self._gone = self._resting = False
 
-    def _running(self, running):
-        """Start or stop the clock of the producer's own work."""
-        now = monotonic()
-        since, self._running_since = (self._running_since,
-                                      now if running else None)
-        if since is not None:
-            self.counters.seconds_producing += now - since
-        return now
-
     def _put_slowly(self, channel, entry):
         nbytes = entry[2]
-        stopped = self._running(False)
+        if self._limit < self.max_items and self._raise_limit(channel):
+            return channel.put(entry)
+        self.counters.turn(BLOCKED)
         self._in_hand = nbytes
         while True:
             self._wants_room = True  # a reader takes it back as it wakes us
@@ -290,7 +289,7 @@ class Store(object):
                 break
             self._producer.wait()
         self._wants_room = self.max_bytes is not None
-        self.counters.seconds_blocked += self._running(True) - stopped
+        self.counters.turn(PRODUCING)
         self._in_hand = None
         if self._closed:
             self.counters.batches_dropped += 1
@@ -300,7 +299,28 @@ class Store(object):
             with self._lock:
                 self._bytes += nbytes
         channel._append(entry)
+        if self._limit < 1:  # there may be more than `max_items`
+            self._note_held(channel)
         return not self._pausing or self.rest()
+
+    def _raise_limit(self, channel):
+        """Let one more be held than ever before, if that was all."""
+        if self.max_bytes is not None or (
+                len(channel.items) + len(channel._behind) >= self.max_items):
+            return False
+        with self._lock:
+            if self._closed or self._pausing:
+                return False
+            self._note_held(channel, 1)
+            self._open_up()
+            if self._closed:  # `abandon` takes no lock
+                self._limit = -1
+        return True
+
+    def _note_held(self, channel, coming=0):
+        held = len(channel.items) + len(channel._behind) + coming
+        if held > self.counters.batches_most_held:
+            self.counters.batches_most_held = held
 
     def _has_room(self, channel, nbytes):
         held = len(channel.items) + len(channel._behind)
@@ -319,7 +339,7 @@ class Store(object):
             Whether to go on, rather than leave a closed store.
 
         """
-        self._running(False)
+        self.counters.turn(RESTING)
         with self._lock:
             self._resting = True
         self._control.open()
@@ -329,7 +349,7 @@ class Store(object):
                     return False
                 if not self._pausing and ready():
                     self._resting = False
-                    self._running(True)
+                    self.counters.turn(PRODUCING)
                     return True
             self._producer.wait()
 
@@ -513,10 +533,9 @@ class Store(object):
         entries = [entry for channel in self._channels
                    for entry in list(channel.items)
                    if not isinstance(entry[0], Failure)]
-        since, in_hand = self._running_since, self._in_hand
         return self.counters.snapshot(
             len(entries), sum(nbytes for _, _, nbytes in entries),
-            in_hand, 0. if since is None else monotonic() - since)
+            self._in_hand)
 
     # For a pickle
 
@@ -637,6 +656,7 @@ class Channel(object):
         if self._wanted:
             self._wanted = False
             self._readers.open()
+            store.counters.look()
         return True
 
     def fail(self, exc_info):
@@ -644,6 +664,8 @@ class Channel(object):
         if self._store.closed == ABANDONED:
             return  # it may be for that reason, and is nobody's business
         self.failed = True
+        with self._store._lock:
+            self._store.counters.errors += 1
         self._append((Failure(exc_info), None, 0))
 
     def hold(self):
@@ -735,7 +757,13 @@ class Channel(object):
                     (None, item, nbytes))
                 raise
         if pending:
-            return self._await(notice, nbytes).deliver()
+            found = self._await(notice, nbytes)
+            try:
+                return found.deliver()
+            except Exception:
+                with self._store._lock:
+                    self._store.counters.errors += 1
+                raise
         return item
 
     def _put_back(self, entry):

@@ -149,6 +149,7 @@ class Prefetcher(object):
             self._lock = threading.RLock()  # its holder may be there
             self._worker = self._channel = None
             self._opening = False
+            self.counters.stop()  # the producer is there too
 
     def begin(self, source):
         """Begin the next run of `source`; return its channel.
@@ -197,6 +198,7 @@ class Prefetcher(object):
                 failure.deliver()
             self._channel = self._latest = channel
             store.entered(channel)
+            self.counters.epochs += 1
             self._closed = None  # a `close` that didn't wait came before it
             return channel
 
@@ -328,6 +330,7 @@ class Prefetcher(object):
                 self._channel, self._opening = None, False
                 if left or worker.stop(CLOSED, time_left(deadline)):
                     self._worker = None
+                    self.counters.turn(None)
         finally:
             if locked:
                 self._lock.release()
@@ -411,14 +414,14 @@ class Prefetcher(object):
             if latest is not None:
                 saved['channel'] = latest.save()
             saved['source'] = self._source and self._source.save()
-            saved['counters'] = vars(self.counters).copy()
+            saved['counters'] = self.counters.save()
             return saved
 
     def restore(self, saved, source):
         """Be ready to go on with a run that was saved, when asked to."""
         self._saved, self._source = saved, source
         self.number = saved['number']
-        vars(self.counters).update(saved['counters'])
+        self.counters.load(saved['counters'])
         if source is not None:
             source.load(saved.get('source'))
 

@@ -239,6 +239,51 @@ class TestBounds(ChannelTestCase):
         self.assertEqual(first.get(), 'a')
         self.assertTrue(self.join(producer))
 
+    def test_most_held(self):
+        channel = self.open(3)
+        for items, most in [('a', 1), ('ab', 2), ('c', 2), ('abc', 3)]:
+            self.fill(items)
+            for _ in items:
+                channel.get()
+            self.assertEqual(self.store.snapshot().batches_most_held, most)
+        self.fill('abc')
+        producer = self.start(channel.put, entry('d'))
+        self.store._producer.wait_for(1)
+        channel.get()
+        self.join(producer)
+        self.assertEqual(self.store.snapshot().batches_most_held, 3)
+
+    def test_most_held_without_a_bound(self):
+        channel = self.open()
+        self.fill('abcde')
+        channel.drop()
+        self.fill('ab')
+        self.assertEqual(self.store.snapshot().batches_most_held, 5)
+        # Two stores are filled one after the other, and both count.
+        store = Store(None, counters=self.store.counters)
+        channel = store.begin()
+        for item in 'abcdefg':
+            channel.put(entry(item))
+        self.assertEqual(store.snapshot().batches_most_held, 7)
+
+    def test_most_held_where_bytes_are_bounded(self):
+        channel = self.open(None, 10)
+        for item in 'ab':
+            self.assertTrue(channel.put(entry(item, 5)))
+        channel.get()
+        self.assertEqual(self.store.snapshot().batches_most_held, 2)
+
+    def test_abandoned_while_the_most_is_raised(self):
+        """A finalizer takes no lock, and must not be overlooked."""
+        channel = self.open()
+        open_up = self.store._open_up
+
+        def abandoned():
+            self.store.abandon()
+            open_up()
+        self.store._open_up = abandoned
+        self.assertFalse(channel.put(entry('a')))
+
     def test_one_channel_ahead_at_most(self):
         self.open().end()
         second = self.store.begin()

@@ -301,6 +301,16 @@ class TestParallelMap(MappingTestCase):
         release.set()
         self.assertEqual(list(results), list(range(1000)))
 
+    def test_errors_are_counted_as_they_are_taken(self):
+        results = self.map(lambda number: 1 // number, [1, 0, 2, 0])
+        next(results)
+        self.assertEqual(results.stats.errors, 0)
+        self.assertRaises(ZeroDivisionError, next, results)
+        self.assertEqual(results.stats.errors, 1)
+        next(results)
+        self.assertRaises(ZeroDivisionError, next, results)
+        self.assertEqual(results.stats.errors, 2)
+
     def test_unordered(self):
         release = threading.Event()
 

@@ -913,7 +913,11 @@ class TestOldPickles(PicklingTestCase):
         with open(os.path.join(DATA, name), 'rb') as file_:
             data = file_.read()
         stream, iterator = self.load(data)
-        self.assertEqual(stream.stats.batches_taken, 3)
+        stats = stream.stats
+        self.assertEqual(stats.batches_taken, 3)
+        # What wasn't counted then begins at 0.
+        self.assertEqual((stats.errors, stats.epochs, stats.seconds_resting),
+                         (0, 0, 0.))
         self.assertEqual(list(iterator), [(6,), (8,)])
         self.assertRaises(StopIteration, next, iterator)
         self.assertEqual(list(stream.get_epoch_iterator(as_dict=True)),

@@ -1133,6 +1133,45 @@ class TestAttributes(ContractTestCase):
         stats = stream.stats
         self.assertEqual(stats.batches_taken, 11)
         self.assertEqual(stats.batches_held, 0)
+        self.assertEqual(stats.epochs, 3)
+        self.assertEqual((stats - stats).batches_taken, 0)
+
+    def test_stats_of_errors(self):
+        items = Gated([(1,), Raise(ValueError()), (2,), Raise(ValueError())])
+        items.permit(10)
+        stream = self.wrap(IteratorStream(lambda: items))
+        iterator = stream.get_epoch_iterator()
+        next(iterator)
+        self.assertRaises(ValueError, next, iterator)
+        next(iterator)
+        self.assertRaises(ValueError, next, iterator)
+        self.assertRaises(StopIteration, next, iterator)
+        self.assertEqual(stream.stats.errors, 2)
+        self.assertEqual(stream.stats.batches_taken, 2)
+
+    def test_stats_of_epochs_that_do_not_begin(self):
+        errors = [StopIteration, ValueError]
+
+        def begin():
+            raise errors.pop()
+        stream = self.wrap(IteratorStream(begin))
+        self.assertRaises(ValueError, stream.get_epoch_iterator)
+        self.assertRaises(StopIteration, stream.get_epoch_iterator)
+        self.assertEqual(stream.stats.errors, 1)  # the other one is an end
+        self.assertEqual(stream.stats.epochs, 0)
+
+    def test_time_is_that_of_epochs_and_of_the_rest_between(self):
+        stream = self.wrap(numbers(3))
+        self.assertEqual(stream.stats.seconds, 0)
+        list(stream.get_epoch_iterator())
+        stats = stream.stats
+        self.assertTrue(wait_until(
+            lambda: (stream.stats - stats).seconds_resting > 0))
+        self.assertEqual((stream.stats - stats).seconds_producing, 0)
+        list(stream.get_epoch_iterator())
+        stream.close()
+        stats = stream.stats
+        self.assertEqual(stream.stats, stats)
 
 
 class TestArguments(ContractTestCase):
