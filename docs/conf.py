@@ -12,6 +12,7 @@ html_theme = 'sphinx_rtd_theme'
 default_role = 'emphasis'  # `name` in a docstring is a parameter's name
 
 autodoc_member_order = 'bysource'
+autodoc_mock_imports = ['blocks']
 numpydoc_show_class_members = False
 
 # Fuel's and Python's own documentation isn't looked up, since that would need

@@ -18,6 +18,7 @@ import signal
 import sys
 
 from fuel_prefetch import BackgroundDataStream
+from fuel_prefetch.extensions import PrefetchMonitoring
 from tests.training import EPOCHS, make_stream
 
 import numpy
@@ -94,12 +95,14 @@ def make_main_loop(directory, kind, extensions):
     cost.name = 'cost'
     linear.initialize()
     watched = monitored()
+    stream = make_stream(kind, os.path.join(directory, 'data.hdf5'))
     if kind != 'bare':
         watched = BackgroundDataStream(watched, max_store=2)
+        extensions = [PrefetchMonitoring(stream)] + extensions
     return MainLoop(
         GradientDescent(cost=cost, step_rule=Scale(1e-4),
                         parameters=ComputationGraph(cost).parameters),
-        make_stream(kind, os.path.join(directory, 'data.hdf5')),
+        stream,
         model=Model(cost),
         extensions=[
             Digests(), FinishAfter(after_n_epochs=EPOCHS),
