@@ -30,6 +30,9 @@ FIELDS = [
 STATES = {'batches_held', 'batches_most_held', 'bytes_held',
           'batches_pickled', 'bytes_pickled'}
 
+COUNTED = [name for name in FIELDS if name not in (
+    'batches_taken', 'batches_held', 'bytes_taken', 'bytes_held')]
+
 
 class Stats(namedtuple('Stats', FIELDS)):
     """A snapshot of a stream's counters, over all its epochs so far.
@@ -299,7 +302,9 @@ class Counters(object):
         now = monotonic()
         before, since = self._phase
         if before is not None:
-            self.__dict__[before] += now - since
+            # Not by way of `__dict__`: once that was asked for, CPython is
+            # slower at each attribute, and two are written for each batch.
+            setattr(self, before, getattr(self, before) + now - since)
         reading = None
         if read_cpu is not None and (
                 self._reading is not None or now >= self._next_look):
@@ -358,16 +363,13 @@ class Counters(object):
 
         """
         phase, since = self._phase
-        totals = self.save()
+        totals = {name: getattr(self, name) for name in COUNTED}
         if phase is not None:
             totals[phase] += monotonic() - since
-        gone = totals.pop('batches_dropped') + batches_held + (
-            in_hand is not None)
-        gone_bytes = totals.pop('bytes_dropped') + bytes_held + (in_hand or 0)
-        # What was loaded may have been counted by a newer version.
-        known = {name: totals[name] for name in FIELDS if name in totals}
+        gone = self.batches_dropped + batches_held + (in_hand is not None)
+        gone_bytes = self.bytes_dropped + bytes_held + (in_hand or 0)
         return Stats(**dict(
-            known, batches_taken=totals['batches_produced'] - gone,
+            totals, batches_taken=totals['batches_produced'] - gone,
             batches_held=batches_held,
             batches_most_held=max(self.batches_most_held, batches_held),
             bytes_taken=totals['bytes_produced'] - gone_bytes,
