@@ -25,6 +25,7 @@ setup(
     version=exec_results['version'],  # PEP 440 compliant
     description='Reads ahead of a Fuel data stream while the model trains.',
     long_description=LONG_DESCRIPTION,
+    long_description_content_type='text/x-rst',
     license='MIT',
     classifiers=[
         'Development Status :: 3 - Alpha',
@@ -47,6 +48,7 @@ setup(
     ],
     keywords='fuel blocks dataset data stream prefetch background pipeline',
     packages=find_packages(include=['fuel_prefetch', 'fuel_prefetch.*']),
+    package_data={'fuel_prefetch': ['py.typed', '*.pyi']},
     python_requires='>=2.7, !=3.0.*, !=3.1.*, !=3.2.*, !=3.3.*, !=3.4.*, '
                     '!=3.5.*',
     install_requires=[
@@ -67,7 +69,8 @@ setup(
         'test': DASK + DEMO + [
             'nose2', 'hypothesis', 'mock; python_version < "3"',
             'flake8; python_version >= "3"',
-            'loky; python_version >= "3.8"'],
+            'loky; python_version >= "3.8"',
+            'mypy; python_version >= "3.11"'],
         # The last of each that can make an environment for 2.7.
         'matrix': ['nox<2026', 'virtualenv<20.22'],
         'docs': ['sphinx', 'numpydoc', 'sphinx-rtd-theme'],
