@@ -6,7 +6,7 @@ VENV = .venv
 
 PIP_INSTALL = $(VENV)/bin/python -m pip install -c constraints/old-pythons.txt
 
-.PHONY: demo test test-all docs bench clean
+.PHONY: demo test test-all docs dist bench clean
 
 demo: $(VENV)/installed-demo
 	$(VENV)/bin/fuel-prefetch demo
@@ -21,6 +21,9 @@ test-all: $(VENV)/installed-matrix
 
 docs: $(VENV)/installed-docs
 	$(VENV)/bin/python -m sphinx -n -W --keep-going docs docs/_build/html
+
+dist: $(VENV)/installed-dist
+	CC=true LDSHARED=true $(VENV)/bin/python tests/check_dist.py
 
 bench: $(VENV)/installed-demo
 	$(VENV)/bin/python -m benchmarks

@@ -74,6 +74,7 @@ setup(
         # The last of each that can make an environment for 2.7.
         'matrix': ['nox<2026', 'virtualenv<20.22'],
         'docs': ['sphinx', 'numpydoc', 'sphinx-rtd-theme'],
+        'dist': ['build'],
     },
     entry_points={
         'console_scripts': ['fuel-prefetch = fuel_prefetch.bin.main:main'],
