@@ -13,8 +13,13 @@ PRODUCING = 'seconds_producing'
 BLOCKED = 'seconds_blocked'
 RESTING = 'seconds_resting'
 
-# Seconds between two looks at the CPU time, which take some 10 microseconds.
-LOOK_EVERY = .01
+# Seconds between two looks at the CPU time, which take some 15 microseconds.
+LOOK_EVERY = .02
+# Seconds between two tries to get the lock, and for how many it is given away:
+# long enough for a reader that was woken just now to begin.
+TRY_EVERY = .2
+GIVEN_AWAY = .001
+NEVER = float('inf')
 
 # New ones come last, and the defaults below are for pickles without them.
 FIELDS = [
@@ -24,7 +29,7 @@ FIELDS = [
     PRODUCING, BLOCKED, RESTING, 'seconds_waiting',
     'batches_pickled', 'bytes_pickled',
     'looked_producing', 'cpu_producing', 'cpu_beside', 'core_missing',
-    'looked_blocked', 'cpu_blocked']
+    'looked_blocked', 'cpu_blocked', 'lock_tries', 'lock_waits']
 
 # What is not a sum, so that an interval has it as it is at its end.
 STATES = {'batches_held', 'batches_most_held', 'bytes_held',
@@ -81,6 +86,10 @@ class Stats(namedtuple('Stats', FIELDS)):
     looked_blocked, cpu_blocked : float
         Of `seconds_blocked`, those in which the CPU time was looked at; and
         seconds of CPU time of all other threads in those.
+    lock_tries, lock_waits : int
+        How often the producer tried when it would get the interpreter's
+        lock back, and how often that took a quarter of the switch interval.
+        It tries where the CPU time makes one suspect that it has to wait.
 
     Notes
     -----
@@ -157,6 +166,8 @@ class Stats(namedtuple('Stats', FIELDS)):
                  if self.looked_blocked > .1 else None)
         if (own >= .25 and own + missing <= .75 and missing <= .25 and
                 .9 <= own + beside <= 1.1 and own * at_work >= .15 and
+                self.lock_tries >= 3 and
+                self.lock_waits >= .6 * self.lock_tries and
                 (alone is None or beside <= .75 * alone)):
             return ('the producer and the rest of the process take turns with '
                     "the interpreter's lock: use backend='process', or do the "
@@ -264,6 +275,8 @@ class Counters(object):
         self.core_missing = 0.
         self.looked_blocked = 0.
         self.cpu_blocked = 0.
+        self.lock_tries = 0
+        self.lock_waits = 0
         self.batches_dropped = 0
         self.bytes_dropped = 0
         self.epochs = 0
@@ -287,7 +300,8 @@ class Counters(object):
         """Stop the clock of the producer."""
         self._phase = None, 0.  # what it does, and since when
         self._reading = None  # of the CPU time, and when it was made
-        self._next_look = 0.
+        self._next_look = {PRODUCING: 0., BLOCKED: 0.}
+        self._next_try = 0.
 
     def turn(self, phase):
         """Start the clock for what the producer, who calls this, does now.
@@ -305,30 +319,31 @@ class Counters(object):
             # Not by way of `__dict__`: once that was asked for, CPython is
             # slower at each attribute, and two are written for each batch.
             setattr(self, before, getattr(self, before) + now - since)
-        reading = None
-        if read_cpu is not None and (
-                self._reading is not None or now >= self._next_look):
-            reading = self._look(before, now)
-        # One that is due may be used as the start as well.
-        self._reading = None if phase is RESTING or phase is None else reading
         self._phase = phase, now
+        if read_cpu is not None:
+            due = now >= self._next_look.get(phase, NEVER)
+            if due or self._reading is not None:
+                self._look(before, now)
+            if not due:
+                self._reading = None
+            else:
+                self._next_look[phase] = now + LOOK_EVERY
+                if phase is BLOCKED:
+                    self._try_lock(now)
 
     def look(self):
         """Look at the CPU time, if that is due, in the middle of producing."""
         if read_cpu is not None:
             now = monotonic()
-            if now >= self._next_look:
-                self._reading = self._look(PRODUCING, now)
+            if now >= self._next_look[PRODUCING]:
+                # First, as reading the files gives the lock away as well.
+                self._try_lock(now)
+                now = monotonic()
+                self._look(PRODUCING, now)
+                self._next_look[PRODUCING] = now + LOOK_EVERY
 
     def _look(self, phase, now):
-        """Count the CPU time since the last look, in `phase`.
-
-        Returns
-        -------
-        reading : tuple or None
-            The one to go on from, unless the next look isn't due yet.
-
-        """
+        """Count the CPU time since the last look, in `phase`."""
         own, everyone, missing = cpu = read_cpu()
         if self._reading is not None:
             since, (own_then, everyone_then, missing_then) = self._reading
@@ -341,10 +356,28 @@ class Counters(object):
             else:
                 self.looked_blocked += now - since
                 self.cpu_blocked += beside
-        if now < self._next_look:
-            return None
-        self._next_look = now + LOOK_EVERY
-        return now, cpu
+        self._reading = now, cpu
+
+    def _try_lock(self, now):
+        """Give the interpreter's lock up, and see when it comes back.
+
+        Only where the CPU time has it that two may take turns, which may be
+        by chance: this is what tells that from the lock.
+
+        """
+        looked = self.looked_producing
+        if now < self._next_try or not (
+                .2 * looked < self.cpu_producing < .8 * looked and
+                .8 * looked < self.cpu_producing + self.cpu_beside <
+                1.2 * looked):
+            return
+        self._next_try = now + TRY_EVERY
+        now = monotonic()
+        time.sleep(GIVEN_AWAY)
+        self.lock_tries += 1
+        late = monotonic() - now - GIVEN_AWAY
+        if late > .25 * sys.getswitchinterval():
+            self.lock_waits += 1
 
     def count_pickled(self, stats):
         """Take note of what was held when a pickle was made."""

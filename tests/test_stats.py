@@ -113,16 +113,16 @@ class TestCounters(unittest.TestCase):
     def test_cpu_time_is_that_of_the_phase(self):
         counters = Counters()
         counters.turn(PRODUCING)
-        self.now, self.cpu = 101., (.5, 1., .25)
+        self.now, self.cpu = 101., (.5, 2., .25)
         counters.turn(BLOCKED)
-        self.now, self.cpu = 105., (.5, 4., .5)
+        self.now, self.cpu = 105., (.5, 5., .5)
         counters.turn(RESTING)
         self.now, self.cpu = 115., (.5, 14., .5)
         counters.turn(PRODUCING)
         stats = counters.snapshot()
         self.assertEqual((stats.looked_producing, stats.cpu_producing,
                           stats.cpu_beside, stats.core_missing),
-                         (1, .5, .5, .25))
+                         (1, .5, 1.5, .25))
         self.assertEqual((stats.looked_blocked, stats.cpu_blocked), (4, 3))
 
     def test_cpu_time_is_looked_at_seldom(self):
@@ -133,8 +133,38 @@ class TestCounters(unittest.TestCase):
             for phase in (PRODUCING, BLOCKED):
                 counters.turn(phase)
                 self.now += module.LOOK_EVERY / 10
-        self.assertLessEqual(len(looks), 41)
+        self.assertLessEqual(len(looks), 81)
         self.assertGreater(len(looks), 20)
+
+    def test_lock_is_tried_on_suspicion(self):
+        sleeps = []
+        self.addCleanup(setattr, module, 'time', module.time)
+        module.time = mock_time = type(str('time'), (), {
+            'sleep': staticmethod(sleeps.append)})
+        self.addCleanup(setattr, module, 'sys', module.sys)
+        module.sys = type(str('sys'), (), {
+            'getswitchinterval': staticmethod(lambda: .005)})
+        for own, everyone, tries in [(1., 2., 0), (.5, 2., 0), (.5, 1., 1)]:
+            counters = Counters()
+            counters.turn(PRODUCING)
+            self.now += 1
+            self.cpu = self.cpu[0] + own, self.cpu[1] + everyone, 0.
+            for _ in range(2):  # the evidence comes first
+                counters.look()
+                self.now += module.LOOK_EVERY
+            self.assertEqual(counters.snapshot().lock_tries, tries)
+        self.assertEqual(counters.lock_waits, 0)
+
+        def slow(seconds):
+            self.now += .008
+        mock_time.sleep = staticmethod(slow)
+        for tries in (1, 2):
+            self.now += module.TRY_EVERY / 2 + .001
+            self.cpu = self.cpu[0] + .05, self.cpu[1] + .1, 0.
+            counters.turn(BLOCKED)
+            self.assertEqual(counters.lock_tries, tries)
+            counters.turn(PRODUCING)
+        self.assertEqual(counters.lock_waits, 1)
 
     def test_cpu_time_within_a_long_phase(self):
         counters = Counters()
@@ -170,13 +200,14 @@ class TestCounters(unittest.TestCase):
 class TestAdvice(unittest.TestCase):
     """What was measured, per second of producing: see the how-to."""
     def advise(self, own, beside, missing=0., alone=None, blocked=0.,
-               seconds=10., waiting=0.):
+               seconds=10., waiting=0., waits=10):
         return Stats(
             seconds_producing=seconds, seconds_blocked=blocked,
             seconds_waiting=waiting, looked_producing=seconds,
             cpu_producing=own * seconds, cpu_beside=beside * seconds,
             core_missing=missing * seconds,
-            looked_blocked=blocked, cpu_blocked=(alone or 0) * blocked).advice
+            looked_blocked=blocked, cpu_blocked=(alone or 0) * blocked,
+            lock_tries=10, lock_waits=waits).advice
 
     def test_pure_python_on_both_sides(self):
         for args in [dict(own=.55, beside=.46),
@@ -210,6 +241,7 @@ class TestAdvice(unittest.TestCase):
                 dict(own=.35, beside=.33, missing=.65),  # on a busy machine
                 dict(own=.5, beside=.5, missing=.5),  # sharing a core
                 dict(own=.45, beside=.5, alone=.5, blocked=5.),  # by accident
+                dict(own=.49, beside=.51, waits=2),  # as well
                 dict(own=.5, beside=.5, alone=1., blocked=100.),  # little
                 dict(own=.55, beside=.46, seconds=.1),  # too soon
                 dict(own=0., beside=0., seconds=0.)]:
