@@ -605,7 +605,10 @@ def _end(connection, process, patience=PATIENCE):
     connection.close()
     process.join(patience)
     if process.is_alive():
-        os.kill(process.pid, signal.SIGKILL)
+        try:
+            os.kill(process.pid, signal.SIGKILL)
+        except OSError:  # another thread, that waits for it too, was told
+            pass
         process.join()
 
 

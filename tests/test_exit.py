@@ -34,7 +34,7 @@ EXIT_LIMIT = 10.
 # What each script begins with. `wrap` does nothing in the bare run.
 PROLOGUE = '''\
 from __future__ import print_function
-import os, sys, threading, time
+import multiprocessing, os, sys, threading, time
 from six.moves import range
 from fuel_prefetch import BackgroundDataStream, PrefetchError
 from fuel.datasets import Dataset, IterableDataset
@@ -45,7 +45,7 @@ from fuel.transformers import Mapping
 def wrap(stream, **kwargs):
     if sys.argv[1] == 'bare':
         return stream
-    return BackgroundDataStream(stream, **kwargs)
+    return BackgroundDataStream(stream, backend=sys.argv[2], **kwargs)
 
 
 def numbers(count=1000):
@@ -87,7 +87,7 @@ class Slow(Dataset):
         return self.reads,
 
 
-reached = threading.Event()
+reached = multiprocessing.Event()  # a process may be what reaches it
 forever = threading.Lock()
 forever.acquire()
 
@@ -101,6 +101,7 @@ def leaving():
 
 
 class ProcessTestCase(unittest.TestCase):
+    backend = 'thread'
     # What Python prints of the error that the scripts end with.
     error = (r'\ATraceback \(most recent call last\):\n(  .*\n)+'
              r'RuntimeError: in the loop\n\Z')
@@ -124,8 +125,8 @@ class ProcessTestCase(unittest.TestCase):
         environment = dict(os.environ, PYTHONPATH=ROOT)
         with open(os.path.join(self.folder, kind), 'w+') as errors:
             process = subprocess.Popen(
-                [sys.executable, self.path, kind], stdout=subprocess.PIPE,
-                stderr=errors, env=environment, universal_newlines=True)
+                [sys.executable, self.path, kind, self.backend],
+                stdout=subprocess.PIPE, stderr=errors, env=environment, universal_newlines=True)
             watchdog = threading.Timer(PROCESS_LIMIT, process.kill)
             watchdog.start()
             try:
@@ -293,7 +294,9 @@ class TestExit(ProcessTestCase):
         bare, prefetched = self.run_script('bare'), self.run_script('ahead')
         self.assertEqual(prefetched[:2], bare[:2])
         self.assertEqual(bare[0], 1)
-        self.assertEqual(prefetched[2].count('Traceback'), 1)
+        # That of another process is shown as the cause.
+        self.assertEqual(prefetched[2].count('Traceback'),
+                         1 + (self.backend == 'process'))
         self.assertIn('in broken', prefetched[2])
         self.assertTrue(prefetched[2].endswith("KeyError: 'three'\n"))
 
@@ -439,6 +442,11 @@ class TestExit(ProcessTestCase):
 
 
 @unittest.skipUnless(hasattr(os, 'fork'), 'there is no fork here')
+class TestExitOfProcesses(TestExit):
+    """The same where streams are read by processes."""
+    backend = 'process'
+
+
 class TestFork(ProcessTestCase):
     """A fork in the middle of an epoch is told from its parent."""
     # Python 3.12 and newer warn of any fork beside threads.

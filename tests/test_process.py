@@ -1,0 +1,647 @@
+"""A stream in a process of its own: its ends, its memory and its state."""
+from __future__ import absolute_import, division, print_function
+
+import ctypes
+import errno
+import itertools
+import multiprocessing
+import os
+import pickle
+import random
+import resource
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+
+import numpy
+import six
+from fuel.datasets import Dataset, H5PYDataset, IterableDataset
+from fuel.schemes import SequentialScheme, ShuffledScheme
+from fuel.streams import DataStream
+from fuel.transformers import Mapping, Transformer
+from six.moves import range
+
+from fuel_prefetch import (
+    BackgroundDataStream, PrefetchError, WorkerDied, WorkerError, memory)
+from fuel_prefetch.waiting import monotonic
+from tests import ConcurrentTestCase, numbers, wait_until
+from tests.chains import write_table
+from tests.test_exit import ROOT
+
+CONTEXTS = [multiprocessing.get_context(name) for name in (
+    'fork', 'spawn', 'forkserver')] if six.PY3 else [None]
+ROUNDS = 40 * int(os.environ.get('FUEL_PREFETCH_ROUNDS') or 5)
+
+
+def ahead(stream, **kwargs):
+    return BackgroundDataStream(stream, backend='process', **kwargs)
+
+
+def filled(count, *shape):
+    return DataStream(IterableDataset([
+        numpy.full(shape, number, 'float32') for number in range(count)]))
+
+
+def descriptors():
+    return len(os.listdir('/proc/self/fd'))
+
+
+def shared():
+    """Bytes of the shared memory that this process has mapped."""
+    with open('/proc/self/maps') as maps:
+        ranges = [line.split()[0].split('-') for line in maps
+                  if 'fuel_prefetch' in line]
+    return sum(int(end, 16) - int(start, 16) for start, end in ranges)
+
+
+def pid_of(stream):
+    return stream._source._child.process.pid
+
+
+def gone(pid):
+    """Whether a process has ended; one that its parent left counts too."""
+    try:
+        with open('/proc/{}/stat'.format(pid)) as stat:
+            return stat.read().rpartition(')')[2].split()[0] == 'Z'
+    except EnvironmentError:
+        return True
+
+
+def add_one(example):
+    return example[0] + 1,
+
+
+def draw(example):
+    return example[0], numpy.random.randint(2 ** 30), random.random()
+
+
+class Two(Exception):
+    """It can be pickled, and not be loaded again."""
+    def __init__(self, one, two):
+        super(Two, self).__init__(one + two)
+
+
+class Trap(Exception):
+    """It can be loaded in the process where it was made alone."""
+    home = os.getpid()
+
+    def __reduce__(self):
+        return spring, (os.getpid(),)
+
+
+def spring(pid):
+    if os.getpid() != pid:
+        raise RuntimeError('sprung')
+    return Trap()
+
+
+def fail_at_three(example):
+    if example[0] == 3:
+        raise ERRORS[0]
+    return example
+
+
+ERRORS = []
+
+
+class Strange(Dataset):
+    """Does at the fourth example what it is told, in the process."""
+    provides_sources = ('data',)
+    example_iteration_scheme = None
+
+    def __init__(self, do):
+        super(Strange, self).__init__()
+        self.do = do
+        self.reads = 0
+
+    def get_data(self, state=None, request=None):
+        self.reads += 1
+        if self.reads == 4:
+            return self.do(),
+        return self.reads,
+
+
+def exit_hard():
+    os._exit(3)
+
+
+def hold_lock():
+    return threading.Lock()
+
+
+class ProcessTestCase(ConcurrentTestCase):
+    """Nothing is left: no process, no name, no descriptor."""
+    def setUp(self):
+        super(ProcessTestCase, self).setUp()
+        names = set(os.listdir('/dev/shm'))
+
+        def check():
+            self.assertTrue(wait_until(
+                lambda: not multiprocessing.active_children()))
+            self.assertLessEqual(set(os.listdir('/dev/shm')), names)
+        self.addCleanup(check)
+
+    def read(self, stream):
+        return [int(numpy.ravel(data[0])[0])
+                for data in stream.get_epoch_iterator()]
+
+
+class TestDeath(ProcessTestCase):
+    def test_random_kills(self):
+        """R49: whenever it is killed, an error says so, and nothing is left.
+
+        https://github.com/python/cpython/issues/96062
+        https://github.com/python/cpython/issues/82265
+        https://github.com/pytorch/pytorch/issues/21554
+
+        """
+        rng = random.Random(ROUNDS)
+        before = descriptors()
+        deaths = 0
+        for _ in range(ROUNDS):
+            stream = ahead(filled(30, 50, 100),
+                           max_store=rng.choice([1, 3, 10]))
+            stop = rng.randrange(80)
+            try:
+                for count, data in enumerate(
+                        data for _ in range(2)
+                        for data in stream.get_epoch_iterator()):
+                    self.assertTrue((data[0] == count % 30).all())
+                    if count == stop:
+                        os.kill(pid_of(stream), signal.SIGKILL)
+            except WorkerDied as error:
+                self.assertIn('SIGKILL', str(error))
+                deaths += 1
+            if stop < 60 and rng.random() < .5:
+                for _ in range(2):  # the first may be the one that is told
+                    with self.assertRaises(PrefetchError) as raised:
+                        stream.get_epoch_iterator()
+                self.assertIn('reset()', str(raised.exception))
+                stream.reset()
+                self.assertEqual(self.read(stream), list(range(30)))
+            stream.close()
+        self.assertGreater(deaths, ROUNDS // 3)
+        del data
+        self.assertTrue(wait_until(lambda: descriptors() <= before + 12))
+
+    def test_killed_while_the_reader_waits(self):
+        """R49: the reader is told within a second."""
+        blocked = multiprocessing.Event()
+
+        def block():
+            blocked.set()
+            threading.Event().wait()
+        stream = ahead(DataStream(Strange(block)))
+        iterator = stream.get_epoch_iterator()
+        self.assertEqual([next(iterator) for _ in range(3)],
+                         [(1,), (2,), (3,)])
+        reader = self.start(next, iterator)
+        self.assertTrue(blocked.wait(10))
+        os.kill(pid_of(stream), signal.SIGTERM)
+        with six.assertRaisesRegex(self, WorkerDied, 'SIGTERM'):
+            self.join(reader)
+        stream.close()
+
+    def test_exit_code(self):
+        stream = ahead(DataStream(Strange(exit_hard)))
+        iterator = stream.get_epoch_iterator()
+        for number in (1, 2, 3):
+            self.assertEqual(next(iterator), (number,))
+        for _ in range(2):
+            with six.assertRaisesRegex(self, WorkerDied, 'code 3'):
+                next(iterator)
+        stream.close()
+
+    def test_dead_before_it_began(self):
+        """Nothing was asked of the stream, so the next process has it."""
+        stream = ahead(numbers(3))
+        stream._source = stream._make_source(stream.data_stream)
+        child = stream._source._reach()
+        child._start()
+        child.dead = True  # and not ready, as nobody has listened
+        self.assertEqual(self.read(stream), [0, 1, 2])
+        child.end(0)
+        stream.close()
+
+    def test_parent_killed(self):
+        """R48: no process outlives it, be it idle, blocked or full.
+
+        https://github.com/tensorpack/tensorpack/issues/1203
+        https://github.com/tensorpack/tensorpack/issues/562
+
+        """
+        script = '''if True:
+            import os, signal, sys, threading
+            from tests.test_process import (
+                DataStream, Strange, ahead, filled, numbers, pid_of)
+            idle, full = ahead(numbers(3)), ahead(filled(99, 99, 99))
+            blocked = ahead(DataStream(Strange(threading.Event().wait)))
+            streams = [idle, full, blocked]
+            for _ in idle.get_epoch_iterator():
+                pass
+            iterators = [stream.get_epoch_iterator() for stream in streams[1:]]
+            for iterator in iterators:
+                next(iterator)
+            print(*map(pid_of, streams))
+            sys.stdout.flush()
+            os.kill(os.getpid(), signal.SIGKILL)
+            '''
+        script = 'from __future__ import print_function\n' + script
+        process = subprocess.Popen(
+            [sys.executable, '-W', 'ignore', '-c', script],
+            stdout=subprocess.PIPE, env=dict(os.environ, PYTHONPATH=ROOT))
+        pids = process.stdout.readline().split()
+        process.wait()
+        process.stdout.close()
+        self.assertEqual(len(pids), 3)
+        self.assertTrue(wait_until(
+            lambda: all(gone(int(pid)) for pid in pids), 10), pids)
+
+    def test_after_a_fork(self):
+        """The other process has the stream; this one says so."""
+        stream = ahead(numbers(5))
+        iterator = stream.get_epoch_iterator()
+        next(iterator)
+
+        def forked():
+            for call in (lambda: next(iterator), stream.get_epoch_iterator):
+                try:
+                    call()
+                    return 2
+                except PrefetchError:
+                    pass
+            stream.reset()
+            code = 0 if self.read(stream) == list(range(5)) else 3
+            stream.close()
+            return code
+        self.assertEqual(self.in_child(forked), 0)
+        self.assertEqual([data[0] for data in iterator], [1, 2, 3, 4])
+        stream.close()
+
+
+class TestErrors(ProcessTestCase):
+    def check(self, error, kind, *texts):
+        ERRORS[:] = [error]
+        stream = ahead(Mapping(numbers(5), fail_at_three))
+        iterator = stream.get_epoch_iterator()
+        for number in range(3):
+            self.assertEqual(next(iterator), (number,))
+        with self.assertRaises(kind) as raised:
+            next(iterator)
+        self.assertIs(type(raised.exception), kind)
+        shown = '{} {}'.format(raised.exception, raised.exception.__cause__)
+        for text in texts:
+            self.assertIn(text, shown)
+        self.assertEqual(next(iterator), (4,))  # the stream goes on
+        with self.assertRaises(StopIteration):
+            next(iterator)
+        stream.close()
+        return raised.exception
+
+    def test_own_type(self):
+        """R12: the frames of the process are shown as its cause.
+
+        https://github.com/uber/petastorm/issues/268
+
+        """
+        error = self.check(KeyError('x', 1), KeyError, 'fail_at_three')
+        self.assertEqual(error.args, ('x', 1))
+
+    def test_constructor_that_wants_more(self):
+        """R13: no error of the constructor's takes its place.
+
+        https://github.com/pytorch/pytorch/issues/34130
+
+        """
+        self.check(Two('a', 'b'), WorkerError, 'Two', 'ab', 'fail_at_three')
+        error = self.check(subprocess.CalledProcessError(2, 'ls'),
+                           subprocess.CalledProcessError, 'fail_at_three')
+        self.assertEqual((error.returncode, error.cmd), (2, 'ls'))
+
+    def test_local_class(self):
+        """R13: a class that can't be found is named."""
+        class Local(Exception):
+            pass
+        self.check(Local('here'), WorkerError, 'Local', 'here',
+                   'fail_at_three')
+
+    def test_breaks_while_it_is_loaded(self):
+        self.check(Trap(), WorkerError, 'Trap', 'fail_at_three')
+
+    def test_item_that_cannot_be_pickled(self):
+        """R54: the error comes in its place, and names it.
+
+        https://github.com/python/cpython/issues/84376
+        https://github.com/python/cpython/issues/74599
+        https://github.com/python/cpython/issues/79423
+
+        """
+        stream = ahead(DataStream(Strange(hold_lock)))
+        iterator = stream.get_epoch_iterator()
+        for number in (1, 2, 3):
+            self.assertEqual(next(iterator), (number,))
+        with six.assertRaisesRegex(
+                self, (TypeError, pickle.PicklingError), 'lock'):
+            next(iterator)
+        self.assertEqual(next(iterator), (5,))
+        stream.close()
+
+    def test_stream_that_cannot_be_sent(self):
+        """R68: what can't be pickled is named, and nothing starts."""
+        for context in CONTEXTS[1:]:
+            stream = ahead(Mapping(numbers(3), lambda data: data),
+                           context=context)
+            with six.assertRaisesRegex(
+                    self, (AttributeError, pickle.PicklingError), 'lambda'):
+                stream.get_epoch_iterator()
+            stream.data_stream = Mapping(numbers(3), add_one)
+            self.assertEqual(self.read(stream), [1, 2, 3])
+            stream.close()
+
+    def test_no_guard_in_the_main_module(self):
+        """Whoever forgot it is told, rather than that the parent hangs."""
+        if not six.PY3:
+            return
+        with tempfile.NamedTemporaryFile('w', suffix='.py') as script:
+            script.write(
+                'import multiprocessing, numpy\n'
+                'from tests.test_process import ahead, filled\n'
+                'ahead(filled(40, 50, 100), context=multiprocessing.'
+                'get_context("spawn")).get_epoch_iterator()\n')
+            script.flush()
+            process = subprocess.Popen(
+                [sys.executable, '-W', 'ignore', script.name],
+                stderr=subprocess.PIPE, env=dict(os.environ, PYTHONPATH=ROOT))
+            _, errors = process.communicate()
+        self.assertEqual(process.returncode, 1)
+        six.assertRegex(self, errors.decode(),
+                        r"WorkerDied: .* code 1.*__name__ == '__main__'\s*\Z")
+
+
+class TestContexts(ProcessTestCase):
+    def test_every_one(self):
+        """Batches, epochs, pickles and the end, however it was started."""
+        for context in CONTEXTS:
+            stream = ahead(Mapping(filled(12, 9, 999), add_one), max_store=3,
+                           context=context)
+            self.assertEqual(self.read(stream), list(range(1, 13)))
+            iterator = stream.get_epoch_iterator()
+            self.assertTrue((next(iterator)[0] == 1).all())
+            twin, rest = pickle.loads(pickle.dumps((stream, iterator)))
+            for left in iterator, rest:
+                self.assertEqual([int(data[0][0, 0]) for data in left],
+                                 list(range(2, 13)))
+            self.assertEqual(self.read(twin), list(range(1, 13)))
+            stream.close()
+            twin.close()
+
+    def test_bad_ones(self):
+        for context in ('fork', 5):
+            with six.assertRaisesRegex(self, ValueError, 'context'):
+                ahead(numbers(3), context=context)
+        with six.assertRaisesRegex(self, ValueError, 'context'):
+            BackgroundDataStream(numbers(3), context=multiprocessing)
+
+    def test_handlers_stay_with_the_parent(self):
+        """R46: Ctrl-C, and other signals the parent handles, are its own.
+
+        https://github.com/pytorch/pytorch/pull/11718
+        https://github.com/pytorch/pytorch/issues/22924
+
+        """
+        def handlers():
+            return ([signal.getsignal(number) == default
+                     for number, default in ((signal.SIGINT, signal.SIG_IGN),
+                                             (signal.SIGUSR1, signal.SIG_DFL))]
+                    + [not six.PY3 or signal.SIGINT not in
+                       signal.pthread_sigmask(signal.SIG_BLOCK, ())])
+        before = signal.signal(signal.SIGUSR1, lambda *_: None)
+        try:
+            stream = ahead(DataStream(Strange(handlers)))
+            iterator = stream.get_epoch_iterator()
+            for _ in range(3):
+                next(iterator)
+            self.assertEqual(next(iterator), ([True, True, True],))
+            stream.close()
+        finally:
+            signal.signal(signal.SIGUSR1, before)
+
+    def test_random_states(self):
+        """R55: no two processes or epochs share one; a seed repeats them.
+
+        https://github.com/pytorch/pytorch/issues/5059
+        https://github.com/pytorch/pytorch/issues/3880
+        https://github.com/pytorch/pytorch/issues/41329
+
+        """
+        def run():
+            streams = [ahead(Mapping(numbers(5), draw)) for _ in range(2)]
+            drawn = [data[1:] for stream in streams for _ in range(3)
+                     for data in stream.get_epoch_iterator()]
+            for stream in streams:
+                stream.close()
+            return drawn
+        states = numpy.random.get_state(), random.getstate()
+        try:
+            runs = []
+            for _ in range(2):
+                numpy.random.seed(1)
+                random.seed(1)
+                from fuel_prefetch import process
+                process._starts = itertools.count()
+                runs.append(run())
+                mine = numpy.random.randint(2 ** 30), random.random()
+            self.assertEqual(runs[0], runs[1])
+            drawn = runs[0] + [mine]
+            self.assertEqual(len({one for one, _ in drawn}), len(drawn))
+            self.assertEqual(len({one for _, one in drawn}), len(drawn))
+        finally:
+            numpy.random.set_state(states[0])
+            random.setstate(states[1])
+
+    def test_hdf5_file_that_was_read_before(self):
+        """R57: both processes read the right examples of one file.
+
+        https://github.com/mila-iqia/fuel/issues/47
+        https://github.com/h5py/h5py/issues/934
+        https://github.com/torchmd/torchmd-net/pull/84
+
+        """
+        directory = tempfile.mkdtemp()
+        path = write_table(directory)
+
+        def make(dataset):
+            scheme = ShuffledScheme(dataset.num_examples, 4,
+                                    rng=numpy.random.RandomState(1))
+            return DataStream(dataset, iteration_scheme=scheme)
+        try:
+            dataset = H5PYDataset(path, which_sets=('train',))
+            other = DataStream(dataset, iteration_scheme=SequentialScheme(
+                dataset.num_examples, 3))
+            expected = list(other.get_epoch_iterator())
+            stream = ahead(make(dataset), max_store=2)
+            bare = make(H5PYDataset(path, which_sets=('train',)))
+            for _ in range(5):
+                here = other.get_epoch_iterator()
+                for ours, theirs in zip(stream.get_epoch_iterator(),
+                                        bare.get_epoch_iterator()):
+                    for one, another in zip(ours, theirs):
+                        numpy.testing.assert_array_equal(one, another)
+                    next(here, None)
+                for ours, theirs in zip(other.get_epoch_iterator(), expected):
+                    for one, another in zip(ours, theirs):
+                        numpy.testing.assert_array_equal(one, another)
+            bare.close()
+            stream.close()
+        finally:
+            os.unlink(path)
+            os.rmdir(directory)
+
+    def test_own_place_in_a_file(self):
+        """A file that was open before has a place for each process."""
+        with tempfile.TemporaryFile() as opened:
+            opened.write(b'0123456789')
+            opened.flush()
+            os.lseek(opened.fileno(), 2, os.SEEK_SET)
+            stream = ahead(DataStream(Strange(
+                lambda: os.read(opened.fileno(), 3))))
+            self.assertEqual([
+                data for data, in itertools.islice(
+                    stream.get_epoch_iterator(), 4)], [1, 2, 3, b'234'])
+            self.assertEqual(os.read(opened.fileno(), 3), b'234')
+            stream.close()
+
+
+class TestMemory(ProcessTestCase):
+    def test_batches_that_are_kept(self):
+        """R52: a thousand of them stay what they are.
+
+        https://github.com/pytorch/pytorch/issues/11201
+        https://github.com/pytorch/pytorch/issues/973
+        https://github.com/pytorch/pytorch/issues/65198
+
+        """
+        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        resource.setrlimit(resource.RLIMIT_NOFILE,
+                           (descriptors() + 60, hard))
+        try:
+            stream = ahead(filled(1000, 25000), max_store=5)
+            kept = list(stream.get_epoch_iterator())
+            self.assertLess(shared(), 40 * 10 ** 5)
+            for number, data in enumerate(kept):
+                self.assertTrue((data[0] == number).all())
+                self.assertTrue(data[0].flags.writeable)
+                data[0][:] = -1
+            for _, data in zip(range(20), stream.get_epoch_iterator()):
+                del data
+            self.assertTrue(all((data[0] == -1).all() for data in kept))
+            stream.close()
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+        del kept
+
+    def test_comes_back(self):
+        """What nobody holds is used again."""
+        stream = ahead(filled(300, 25000), max_store=5)
+        for _ in range(2):
+            for _ in stream.get_epoch_iterator():
+                pass
+            self.assertLess(shared(), 25 * 10 ** 5)
+        stream.close()
+
+    def test_larger_than_all_before(self):
+        sizes = [10, 10 ** 4, 10 ** 6, 10, 3 * 10 ** 6, 10 ** 5] * 3
+        stream = ahead(DataStream(IterableDataset([
+            numpy.full(size, size, 'int64') for size in sizes])),
+            max_store=2, max_bytes=1000)
+        for (data,), size in zip(stream.get_epoch_iterator(), sizes):
+            self.assertEqual(data.shape, (size,))
+            self.assertTrue((data == size).all())
+        stream.close()
+
+    def test_no_room(self):
+        """Where there is none, the reader is told, and no signal comes."""
+        def refuse():
+            raise EnvironmentError(errno.ENOSPC, 'no space')
+        places, memory.PLACES[:] = memory.PLACES[:], [refuse]
+        try:
+            stream = ahead(filled(3, 10 ** 5))
+            with six.assertRaisesRegex(self, MemoryError, 'no space'):
+                next(stream.get_epoch_iterator())
+            stream.close()
+            memory.PLACES[:] = [refuse, places[-1]]  # files, then
+            stream = ahead(filled(3, 10 ** 5))
+            self.assertEqual(self.read(stream), [0, 1, 2])
+            stream.close()
+        finally:
+            memory.PLACES[:] = places
+
+    def test_no_name_and_no_word(self):
+        """R51: whichever way it ends, nothing is left and nothing printed.
+
+        https://github.com/python/cpython/issues/104291
+        https://github.com/python/cpython/issues/116849
+
+        """
+        script = '''if True:
+            import multiprocessing, os, signal, sys
+            from tests.test_process import ahead, filled, pid_of
+            if __name__ == '__main__':
+                how, method = sys.argv[1:]
+                stream = ahead(
+                    filled(50, 10 ** 5), context=None if method == 'None' else
+                    multiprocessing.get_context(method))
+                for number, data in enumerate(stream.get_epoch_iterator()):
+                    if number == 5 and how != 'end':
+                        break
+                if how == 'error':
+                    raise SystemExit(3)
+                if how == 'killed':
+                    os.kill(pid_of(stream), signal.SIGKILL)
+            '''
+        with tempfile.NamedTemporaryFile('w', suffix='.py') as file_:
+            file_.write(script)
+            file_.flush()
+            for how, method in [('end', 'None'), ('break', 'None'),
+                                ('error', 'None'), ('killed', 'None'),
+                                ('break', 'spawn')][:4 + six.PY3]:
+                process = subprocess.Popen(
+                    [sys.executable, '-W', 'ignore', file_.name, how, method],
+                    stderr=subprocess.PIPE,
+                    env=dict(os.environ, PYTHONPATH=ROOT))
+                _, errors = process.communicate()
+                self.assertEqual((process.returncode, errors),
+                                 (3 if how == 'error' else 0, b''))
+
+
+class TestArena(ConcurrentTestCase):
+    """The account of free memory, against a simple model."""
+    def test_random(self):
+        rng = random.Random(1)
+        arena, views = memory.Arena(), memory.Views()
+
+        def announce(number, descriptor, nbytes, given_up):
+            views.attach(number, os.dup(descriptor), nbytes, given_up)
+        held = []
+        for step in range(4000):
+            if held and rng.random() < (.45 if step % 1000 < 700 else .6):
+                number, offset, seen, mark = held.pop(rng.randrange(len(held)))
+                self.assertTrue((seen == mark).all())
+                seen = None
+                arena.free(*views.freed.pop())
+            else:
+                nbytes = rng.choice([1, 64, 65, 1000, rng.randrange(1, 50000)])
+                number, offset, region = arena.allocate(nbytes, announce)
+                seen = views.view(number, offset, nbytes, 10 ** 6)
+                mark = step % 251
+                region[:] = mark
+                held.append((number, offset, seen, mark))
+        for _, _, seen, mark in held:
+            self.assertTrue((seen == mark).all())
+        del held[:], seen
+        while views.freed:
+            arena.free(*views.freed.pop())
+        self.assertTrue(all(len(holes) == 1
+                            for holes in arena._holes.values()))
