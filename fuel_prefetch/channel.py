@@ -88,7 +88,7 @@ class Failure(object):
             error.__cause__ = Origin(saved['traceback'])
         except Exception:  # there are errors that nothing may be set on
             pass
-        return cls((type(error), error, None))
+        return cls((error.__class__, error, None))
 
 
 class Pending(object):
