@@ -128,7 +128,7 @@ class Child(six.Iterator):
         with _hdf5_at_rest() as held, _interrupts_held_back():
             process = self.context.Process(
                 target=_serve, name=self.name,
-                args=(there, origin, {
+                args=(here if forked else (), there, origin, {
                     'seed': _new_seed(), 'errors': numpy.geterr(),
                     'forked': forked, 'held': held if forked else None}))
             process.start()
@@ -595,7 +595,10 @@ def _bindings(stream, path=()):
     return bindings
 
 
-def _serve(*args):
+def _serve(others, *args):
+    # An end of the parent's that stayed open would hide that it is gone.
+    for end in others:
+        end.close()
     for child in list(_children):
         child.forget()
     serve(*args)
