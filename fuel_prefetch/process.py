@@ -534,6 +534,12 @@ class ProcessSource(Source):
 
     # For a pickle
 
+    def under_way(self):
+        child = self._child
+        batches = [batch for failure, batch in child.arrived()
+                   if failure is None] if child is not None else []
+        return len(batches), nbytes(batches)
+
     def resume(self, iterator):
         self._origin = self.data_stream, iterator
         self.iterator = self._reach()
@@ -554,9 +560,6 @@ class ProcessSource(Source):
         if arrived:
             iterator = Resumed([(failure and failure.save(), batch)
                                 for failure, batch in arrived], iterator)
-        batches = [batch for failure, batch in arrived if failure is None]
-        self.counters.batches_pickled += len(batches)
-        self.counters.bytes_pickled += nbytes(batches)
         return stream, iterator
 
 

@@ -379,10 +379,10 @@ class Counters(object):
         if late > .25 * sys.getswitchinterval():
             self.lock_waits += 1
 
-    def count_pickled(self, stats):
-        """Take note of what was held when a pickle was made."""
-        self.batches_pickled = stats.batches_held
-        self.bytes_pickled = stats.bytes_held
+    def count_pickled(self, stats, batches, nbytes):
+        """Take note of what was held, and under way, as a pickle was made."""
+        self.batches_pickled = stats.batches_held + batches
+        self.bytes_pickled = stats.bytes_held + nbytes
 
     def snapshot(self, batches_held=0, bytes_held=0, in_hand=None):
         """Return :class:`Stats`, given what holds just now.

@@ -80,6 +80,14 @@ class Source(object):
 
     load_notice = staticmethod(Failure.load)
 
+    def under_way(self):
+        """Return how many items were read and not prepared yet; their bytes.
+
+        While it rests.
+
+        """
+        return 0, 0
+
     def resume(self, iterator):
         """Go on with an iterator out of a pickle."""
         self.iterator = iterator
@@ -408,7 +416,8 @@ class Prefetcher(object):
                     self._rest()
                     saved.update(worker.store.save(channel), busy=True,
                                  iterator=worker.source.iterator)
-                    self.counters.count_pickled(worker.store.snapshot())
+                    self.counters.count_pickled(worker.store.snapshot(),
+                                                *worker.source.under_way())
                 finally:
                     worker.store.resume_on_demand()
             if latest is not None:
