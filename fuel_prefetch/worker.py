@@ -242,6 +242,10 @@ class Prefetcher(object):
             if not channel.complete:
                 # It must not begin the next run while that is decided.
                 store.pause()
+                if not channel.complete:
+                    # It is left below, so nothing may be under way that the
+                    # next run would have to wait for longer than it may.
+                    self._rest()
             ahead = channel.complete
             if ahead:
                 channel.finish(SUPERSEDED)
