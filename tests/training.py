@@ -30,7 +30,7 @@ from fuel.streams import DataStream
 from fuel.transformers import Batch, Mapping
 
 EXAMPLES, BATCH, EPOCHS = 30, 4, 4
-KINDS = ['bare', 'ahead', 'across', 'nested']
+KINDS = ['bare', 'ahead', 'across', 'nested', 'process']
 
 
 class MainLoop(object):
@@ -99,8 +99,9 @@ def make_stream(kind, path):
         EXAMPLES, rng=numpy.random.RandomState(1)))
     stream = ahead(Mapping(stream, Noise()), ['nested'], max_store=3)
     stream = Mapping(Batch(stream, ConstantScheme(BATCH)), Noise())
-    return ahead(stream, ['ahead', 'across', 'nested'], max_store=4,
-                 across_epochs=kind == 'across')
+    return ahead(stream, ['ahead', 'across', 'nested', 'process'],
+                 max_store=4, across_epochs=kind in ('across', 'process'),
+                 backend='process' if kind == 'process' else 'thread')
 
 
 def write_data(path):
