@@ -126,7 +126,8 @@ class ProcessTestCase(unittest.TestCase):
         with open(os.path.join(self.folder, kind), 'w+') as errors:
             process = subprocess.Popen(
                 [sys.executable, self.path, kind, self.backend],
-                stdout=subprocess.PIPE, stderr=errors, env=environment, universal_newlines=True)
+                stdout=subprocess.PIPE, stderr=errors, env=environment,
+                universal_newlines=True)
             watchdog = threading.Timer(PROCESS_LIMIT, process.kill)
             watchdog.start()
             try:

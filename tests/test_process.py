@@ -1,7 +1,6 @@
 """A stream in a process of its own: its ends, its memory and its state."""
 from __future__ import absolute_import, division, print_function
 
-import ctypes
 import errno
 import itertools
 import multiprocessing
@@ -20,12 +19,11 @@ import six
 from fuel.datasets import Dataset, H5PYDataset, IterableDataset
 from fuel.schemes import SequentialScheme, ShuffledScheme
 from fuel.streams import DataStream
-from fuel.transformers import Mapping, Transformer
+from fuel.transformers import Mapping
 from six.moves import range
 
 from fuel_prefetch import (
     BackgroundDataStream, PrefetchError, WorkerDied, WorkerError, memory)
-from fuel_prefetch.waiting import monotonic
 from tests import ConcurrentTestCase, numbers, wait_until
 from tests.chains import write_table
 from tests.test_exit import ROOT
