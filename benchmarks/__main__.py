@@ -1,5 +1,6 @@
 """Prints the table of docs/benchmarks.rst; ``make bench`` runs it, and
-``python -m benchmarks mapping`` the part of that name.
+``python -m benchmarks mapping`` the part of that name, or those of which it
+is the first word. ``--quick`` measures once instead of several times.
 
 Every ratio compares what was measured side by side, in turns, in this one
 run; the median over the rounds is printed. An absolute time says little: it
@@ -16,38 +17,17 @@ import sys
 import fuel_prefetch  # noqa: F401  (before anything of Fuel's)
 import numpy
 from concurrent.futures import ProcessPoolExecutor
-from fuel.transformers import MultiProcessing
 
-from fuel_prefetch import BackgroundDataStream, parallel_map
+from fuel_prefetch import parallel_map
+from benchmarks import measure
+from benchmarks.measure import ahead, read, report, side_by_side
+from benchmarks.processes import (
+    process_bandwidth, process_loops, process_resident, process_starts,
+    process_tiny)
 from benchmarks.streams import (
-    CountedStream, compress, numpy_step, queue_thread, sleep, timed)
+    CountedStream, compress, numpy_step, queue_thread, sleep)
 from benchmarks.work import (
     bounded_window, calibrated_zlib, count_up, nap, uneven)
-
-ROUNDS = 7
-
-
-def side_by_side(*calls):
-    """Return the median time of each call, measured in turns."""
-    rows = [[timed(call) for call in calls] for _ in range(ROUNDS)]
-    return numpy.median(rows, axis=0)
-
-
-def read(batches, step=None):
-    for _ in batches:
-        if step is not None:
-            step()
-
-
-def ahead(stream, epochs=1, step=None, **kwargs):
-    """Read epochs of a stream through ours."""
-    with BackgroundDataStream(stream, **kwargs) as wrapped:
-        for _ in range(epochs):
-            read(wrapped.get_epoch_iterator(), step)
-
-
-def report(what, value, unit):
-    print('{:<62}{:>8.2f} {}'.format(what, value, unit))
 
 
 def hand_over():
@@ -64,25 +44,6 @@ def hand_over():
         report(name + 'ours', (ours - bare) / count * 1e6, 'us')
         report(name + 'ours / queue.Queue',
                (ours - bare) / (queued - bare), '')
-
-
-def process():
-    """The same, beside Fuel's own transformer with a process."""
-    def fuels(stream):
-        wrapped = MultiProcessing(stream, max_store=10)
-        try:
-            for _ in range(count):
-                wrapped.get_data()
-        finally:
-            wrapped.proc.terminate()
-            wrapped.proc.join()
-
-    for nbytes, count in [(24, 3000), (2 ** 24, 20)]:
-        stream = CountedStream(count, nbytes=nbytes)
-        theirs, ours = side_by_side(lambda: fuels(stream),
-                                    lambda: ahead(stream))
-        report('{} bytes a batch: MultiProcessing / ours'.format(nbytes),
-               theirs / ours, '')
 
 
 def size():
@@ -175,9 +136,15 @@ if __name__ == '__main__':
         platform.python_implementation(), platform.python_version(),
         numpy.__version__, os.cpu_count() if hasattr(os, 'cpu_count')
         else '?'))
-    parts = [hand_over, process, size, overlap, epochs, mapping]
-    for part in [part for part in parts
-                 if part.__name__ in sys.argv[1:] or not sys.argv[1:]]:
+    names = sys.argv[1:]
+    if '--quick' in names:
+        names.remove('--quick')
+        measure.ROUNDS = 1
+    parts = [hand_over, size, overlap, epochs, mapping, process_starts,
+             process_tiny, process_loops, process_resident, process_bandwidth]
+    for part in [part for part in parts if not names or any(
+            part.__name__ == name or part.__name__.startswith(name + '_')
+            for name in names)]:
         print(part.__doc__)
         part()
         print()
