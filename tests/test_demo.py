@@ -105,6 +105,7 @@ class TestCommandLine(FolderTestCase):
         for option, value in [('--epochs', '0'), ('--epochs', '1.5'),
                               ('--batch-size', '-3'), ('--hidden', 'x'),
                               ('--max-store', '-2'), ('--max-store', ''),
+                              ('--backend', 'server'),
                               ('--seed', '-1'), ('--seed', str(2 ** 32)),
                               ('--data', os.path.join('nowhere', 'x'))]:
             code, _, errors = self.parse('demo', option, value)
@@ -219,7 +220,7 @@ class TestTraining(FolderTestCase):
         bare = self.train(epochs=2)
         self.assertEqual(bare.batches, 2 * 13)
         for kwargs in ({'max_store': 1}, {'max_store': -1},
-                       {'across_epochs': True}):
+                       {'across_epochs': True}, {'backend': 'process'}):
             ahead = self.train(
                 lambda stream: BackgroundDataStream(stream, **kwargs),
                 epochs=2)
@@ -311,6 +312,14 @@ class TestDemo(FolderTestCase):
         self.assertIn('Ideal is', output)
         self.assertEqual(os.listdir(self.folder), [])  # nothing is left
 
+    def test_in_a_process(self):
+        code, output, errors = self.call(
+            'demo', '--epochs', '8', '--hidden', '300', '--backend', 'process')
+        self.assertEqual((code, errors), (0, ''), output)
+        self.assertIn('with prefetching in a process', output)
+        self.assertIn('Both runs saw the same batches', output)
+        self.assertEqual(os.listdir(self.folder), [])
+
     def test_data_are_kept(self):
         path = os.path.join(self.folder, 'digits.hdf5')
         arguments = ('demo', '--epochs', '1', '--hidden', '20', '--data', path)
@@ -325,10 +334,13 @@ class TestDemo(FolderTestCase):
 
     @unittest.skipIf(os.name == 'nt', 'needs a signal like that of Ctrl-C')
     def test_interruption(self):
-        for moment, epochs in [('without prefetching', '300'),
-                               ('with prefetching', '6')]:
+        for moment, epochs, backend in [
+                ('without prefetching', '300', 'thread'),
+                ('with prefetching', '6', 'thread'),
+                ('with prefetching', '6', 'process')]:
             process = self.start_command(
-                'demo', '--hidden', '20', '--epochs', epochs)
+                'demo', '--hidden', '20', '--epochs', epochs,
+                '--backend', backend)
             for line in iter(process.stdout.readline, ''):
                 if moment in line:
                     break

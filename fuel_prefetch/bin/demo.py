@@ -5,7 +5,8 @@ them from there in shuffled batches, SciPy distorts each digit as another hand
 might have drawn it, and a NumPy network with one hidden layer learns from
 what comes out. The same training runs twice from the same seed: first each
 batch is made when the network asks for it, then BackgroundDataStream makes it
-in a thread while the network learns from the one before. The report shows
+in a thread, or in a process of its own, while the network learns from the one
+before. The report shows
 
 - how long both took, their ratio, and the ratio that would be ideal by the
   times that the first run spent on either side;
@@ -46,6 +47,7 @@ examples:
   fuel-prefetch demo --max-store 1           hold one batch ready, not ten
   fuel-prefetch demo --hidden 200            a network that often waits
   fuel-prefetch demo --workers 2             distort two batches at once
+  fuel-prefetch demo --backend process       make batches in another process
   fuel-prefetch demo --data digits.hdf5      keep the data, to play with
 
 exit codes:
@@ -79,6 +81,11 @@ def add_arguments(parser):
     parser.add_argument(
         '--max-store', type=depth, default=10, metavar='N',
         help='most batches held ready; -1 for no bound (default: %(default)s)')
+    parser.add_argument(
+        '--backend', choices=['thread', 'process'], default='thread',
+        metavar='NAME',
+        help="where batches are made: 'thread' or 'process' "
+             '(default: %(default)s)')
     parser.add_argument(
         '--workers', type=at_least(1), default=1, metavar='N',
         help='threads that distort, in the run with prefetching '
@@ -179,10 +186,10 @@ def compare(path, args):
     train(path, args, epochs=1)
     say('{} epochs without prefetching ...'.format(args.epochs))
     bare = train(path, args, args.epochs)
-    say('{} epochs with prefetching, max_store={}, workers={} ...'.format(
-        args.epochs, args.max_store, args.workers))
-    ahead = train(path, args, args.epochs, lambda stream: (
-        BackgroundDataStream(stream, max_store=args.max_store)),
+    say('{} epochs with prefetching in a {}, max_store={}, workers={} ...'
+        .format(args.epochs, args.backend, args.max_store, args.workers))
+    ahead = train(path, args, args.epochs, partial(
+        BackgroundDataStream, max_store=args.max_store, backend=args.backend),
         partial(ParallelMapping, workers=args.workers, seed=args.seed)
         if args.workers > 1 else None)
     return report(bare, ahead, args.workers)
