@@ -18,7 +18,7 @@ numpydoc_show_class_members = False
 # Fuel's and Python's own documentation isn't looked up, since that would need
 # a network.
 nitpick_ignore_regex = [
-    ('py:.*', r'(fuel|numpy|argparse)\..*'),
+    ('py:.*', r'(fuel|numpy|argparse|multiprocessing)(\..*)?'),
     ('py:class', r'(AbstractDataStream|tuple|object)'),
     ('py:exc', r'[A-Z]\w*(Error|Warning)|StopIteration'),
 ]
