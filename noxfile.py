@@ -76,7 +76,11 @@ def run_tests(session, log):
     thread is, and then killed with all the processes that it started.
 
     """
+    # Long random sequences are shorter here, as nine Pythons play them:
+    # `make test` plays them in full.
     env = dict(os.environ, PYTHONFAULTHANDLER='1',
+               FUEL_PREFETCH_ROUNDS=os.environ.get(
+                   'FUEL_PREFETCH_ROUNDS', '2'),
                PATH=session.bin + os.pathsep + os.environ['PATH'])
     process = subprocess.Popen(
         [os.path.join(session.bin, 'python'), '-m', 'nose2', '-v'] +
