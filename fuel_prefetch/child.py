@@ -20,7 +20,8 @@ from fuel_prefetch.channel import Failure
 from fuel_prefetch.exceptions import (
     PrefetchError, WorkerError, survives_pickling)
 from fuel_prefetch.link import (
-    CALL, CALLS, DONE, FAILED, ITEM, MORE, OWED, READY, RELEASE, Link)
+    CALL, CALLS, DONE, FAILED, ITEM, MORE, OWED, READY, RELEASE, Disconnected,
+    Link)
 from fuel_prefetch.waiting import monotonic
 
 # Bytes of the largest pickle of a stream that is kept of one that is closed.
@@ -64,7 +65,7 @@ def serve(sockets, origin, settings):
     _watch(link)
     try:
         Producer(link).run(origin)
-    except EOFError:
+    except Disconnected:
         pass  # the parent has closed the connection, or is gone
 
 
@@ -153,7 +154,7 @@ class Producer(object):
             if isinstance(origin, bytes):
                 origin = pickle.loads(origin)
             self.stream, self.iterator = origin
-        except EOFError:
+        except Disconnected:
             raise
         except BaseException:
             self._answer(None, failure_of(sys.exc_info()))
@@ -180,7 +181,7 @@ class Producer(object):
             try:
                 self.link.send_data(ITEM, batch)
                 return
-            except EOFError:
+            except Disconnected:
                 raise
             except BaseException:  # it can't be pickled, or has no room
                 failure = failure_of(sys.exc_info())
@@ -207,10 +208,11 @@ class Producer(object):
             try:
                 arguments = [pickle.loads(body)] if body else []
                 value = getattr(self, CALLS[number])(*arguments)
-            except:  # noqa: E722
-                self._answer(failure=failure_of(sys.exc_info()))
-            else:
                 self._answer(value)
+            except Disconnected:
+                raise
+            except:  # noqa: E722 (no room for the answer included)
+                self._answer(failure=failure_of(sys.exc_info()))
 
     def open(self):
         self.iterator = None  # gone before the next one is made

@@ -54,6 +54,10 @@ def pair():
     return (here, descriptors_here), (there, descriptors_there)
 
 
+class Disconnected(Exception):
+    """The other end is gone."""
+
+
 class Link(object):
     """One end of a connection.
 
@@ -81,14 +85,14 @@ class Link(object):
 
         Raises
         ------
-        EOFError
+        Disconnected
             If the other end is gone.
 
         """
         try:
             self._socket.sendall(MESSAGE.pack(kind, number, len(body)) + body)
         except socket.error as error:
-            raise EOFError(str(error))
+            raise Disconnected(str(error))
 
     def receive(self, timeout=None):
         """Return the next message, waiting for it.
@@ -101,7 +105,7 @@ class Link(object):
 
         Raises
         ------
-        EOFError
+        Disconnected
             If the other end is gone, and all it had sent was received.
 
         """
@@ -119,10 +123,10 @@ class Link(object):
                 data = self._socket.recv(_CHUNK, socket.MSG_DONTWAIT)
             except socket.error as error:
                 if error.errno not in (errno.EAGAIN, errno.EINTR):
-                    raise EOFError(str(error))
+                    raise Disconnected(str(error))
             else:
                 if not data:
-                    raise EOFError('the connection was closed')
+                    raise Disconnected('the connection was closed')
                 return data
             if not self.wait(timeout):
                 return None

@@ -192,7 +192,7 @@ class Child(six.Iterator):
     def _send(self, kind, number=0, body=b''):
         try:
             self.link.send(kind, number, body)
-        except EOFError:
+        except link.Disconnected:
             pass  # what there was before the end comes first
 
     def _fetch(self):
@@ -200,7 +200,7 @@ class Child(six.Iterator):
         while True:
             try:
                 message = self.link.receive(LOOK_AFTER)
-            except EOFError:
+            except link.Disconnected:
                 raise self._died()
             if message is not None:
                 break
@@ -518,7 +518,7 @@ class ProcessSource(Source):
             if closing.wait(time_to_close()):
                 try:
                     self._origin = closing.result()
-                except WorkerDied:
+                except (WorkerDied, MemoryError):  # no room for the pickle
                     self._origin = None
                 self._count_dropped(child.drop())
                 child.end()

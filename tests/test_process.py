@@ -614,6 +614,140 @@ class TestMemory(ProcessTestCase):
                                  (3 if how == 'error' else 0, b''))
 
 
+class Endless(Dataset):
+    """Its state is a generator, which nothing can pickle."""
+    provides_sources = ('data',)
+    example_iteration_scheme = None
+
+    def __init__(self):
+        super(Endless, self).__init__()
+        self.numbers = (number for number in itertools.count())
+
+    def get_data(self, state=None, request=None):
+        return next(self.numbers),
+
+
+class TestReports(ProcessTestCase):
+    """What else was reported of layers that read in a process."""
+    def test_epoch_that_is_left_early(self):
+        """R02: its rest is no part of the next.
+
+        https://github.com/mila-iqia/fuel/pull/33
+
+        """
+        rng = random.Random(2)
+        stream = ahead(DataStream(IterableDataset([0, 2, 4, 6, 8])),
+                       max_store=3)
+        for _ in range(20):
+            iterator = stream.get_epoch_iterator()
+            for _ in range(rng.randrange(5)):
+                next(iterator)
+            del iterator
+            stream.reset()  # as this stream goes on where it is
+            self.assertEqual(self.read(stream), [0, 2, 4, 6, 8])
+        stream.close()
+
+    def test_error_in_the_middle(self):
+        """R10: it comes in its place, and afterwards there is no process.
+
+        https://github.com/RadarML/red-rover/issues/23
+        https://github.com/meta-pytorch/data/pull/1003
+        https://github.com/keras-team/keras/issues/1533
+
+        """
+        for max_store in (1, 8):
+            ERRORS[:] = [KeyError('three', 3)]
+            stream = ahead(Mapping(numbers(10), fail_at_three),
+                           max_store=max_store)
+            iterator = stream.get_epoch_iterator()
+            self.assertEqual([next(iterator)[0] for _ in range(3)], [0, 1, 2])
+            with self.assertRaises(KeyError) as raised:
+                next(iterator)
+            self.assertEqual(raised.exception.args, ('three', 3))
+            pid = pid_of(stream)
+            stream.close()
+            self.assertTrue(gone(pid))
+
+    def test_stack(self):
+        """R44: threads and processes within one another end together.
+
+        https://github.com/meta-pytorch/data/issues/1176
+        https://github.com/meta-pytorch/data/issues/1169
+
+        """
+        ERRORS[:] = [KeyError('bottom')]
+        for backends in itertools.product(['thread', 'process'], repeat=2):
+            for mapping, taken in [(tuple, 1), (tuple, 99),
+                                   (fail_at_three, 3)]:
+                stream = Mapping(numbers(20), mapping)
+                for backend in backends:
+                    stream = Mapping(BackgroundDataStream(
+                        stream, max_store=1, backend=backend), tuple)
+                top = BackgroundDataStream(stream, max_store=1)
+                iterator = top.get_epoch_iterator()
+                for _ in zip(range(taken), iterator):
+                    pass
+                if mapping is fail_at_three:
+                    with six.assertRaisesRegex(self, KeyError, 'bottom'):
+                        next(iterator)
+                self.within(5, top.close)
+
+    def test_checkpoint_that_cannot_be_made(self):
+        """R68: the error names what it is, and nothing is lost by it.
+
+        https://github.com/mila-iqia/fuel/issues/44
+        https://github.com/mila-iqia/blocks/pull/112
+
+        """
+        stream = ahead(DataStream(Endless()), max_store=3)
+        iterator = stream.get_epoch_iterator()
+        for number in range(30):
+            self.assertEqual(next(iterator), (number,))
+            if number % 7 == 2:
+                with six.assertRaisesRegex(
+                        self, (TypeError, pickle.PicklingError), 'generator'):
+                    pickle.dumps((stream, iterator))
+        stream.close()
+        with six.assertRaisesRegex(self, PrefetchError, r'reset\(\)'):
+            stream.get_epoch_iterator()
+
+    def test_interrupt_of_the_group(self):
+        """R46: the parent is the one that Ctrl-C interrupts.
+
+        https://github.com/pytorch/pytorch/pull/11718
+        https://github.com/pytorch/pytorch/issues/22924
+
+        """
+        script = '\n'.join([
+            'from __future__ import print_function',
+            'import sys, threading',
+            'from tests.test_process import *',
+            'def block():',
+            '    blocked.set()',
+            '    threading.Event().wait()',
+            'blocked = multiprocessing.Event()',
+            'stream = ahead(DataStream(Strange(block)))',
+            'iterator = stream.get_epoch_iterator()',
+            'for _ in range(3):',
+            '    next(iterator)',
+            'blocked.wait()',
+            'try:',
+            '    print(pid_of(stream))',
+            '    sys.stdout.flush()',
+            '    next(iterator)',
+            'except KeyboardInterrupt:',
+            '    sys.exit(7)'])
+        process = subprocess.Popen(
+            [sys.executable, '-W', 'ignore', '-c', script],
+            stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+            preexec_fn=os.setsid, env=dict(os.environ, PYTHONPATH=ROOT))
+        pid = int(process.stdout.readline())
+        os.killpg(process.pid, signal.SIGINT)
+        _, errors = process.communicate()
+        self.assertEqual((process.returncode, errors), (7, b''))
+        self.assertTrue(wait_until(lambda: gone(pid)))
+
+
 class TestArena(ConcurrentTestCase):
     """The account of free memory, against a simple model."""
     def test_random(self):
