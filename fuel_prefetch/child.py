@@ -18,7 +18,7 @@ from six.moves import cPickle as pickle
 
 from fuel_prefetch.channel import Failure
 from fuel_prefetch.exceptions import (
-    PrefetchError, WorkerError, survives_pickling)
+    PrefetchError, WorkerError, dump_error, survives_pickling)
 from fuel_prefetch.link import (
     CALL, CALLS, DONE, FAILED, ITEM, MORE, OWED, READY, RELEASE, Disconnected,
     Link)
@@ -343,9 +343,9 @@ def failure_of(exc_info):
     text = ''.join(traceback.format_exception(*exc_info))
     if isinstance(error, StopIteration):
         text = ''
-        if not survives_pickling(error):
+        if not survives_pickling(error, dump_error):
             error = StopIteration()
-    if not survives_pickling(error):
+    if not survives_pickling(error, dump_error):
         error = WorkerError('the stream failed with an error that cannot be '
                             'pickled:\n' + text)
-    return pickle.dumps(error, 2), text
+    return dump_error(error), text

@@ -1,5 +1,8 @@
 """What can go wrong between a stream and its reader."""
+import io
 import pickle
+
+from six.moves import copyreg
 
 # What may be compared without a surprise.
 PLAIN = (int, float, type(u''), bytes)
@@ -39,7 +42,25 @@ class PrefetchWarning(UserWarning):
     """A run that goes on, but perhaps not as its user thinks."""
 
 
-def survives_pickling(error):
+def dump_error(error):
+    """Return a pickle of an error, made as its class says.
+
+    Libraries that send errors about (Dask's does) change for the whole
+    process how they are pickled, so that a ``FileNotFoundError`` comes out as
+    another one.
+
+    """
+    file_ = io.BytesIO()
+    pickler = pickle.Pickler(file_, 2)
+    # Before 3.3 that is an attribute that nobody reads.
+    pickler.dispatch_table = {
+        kind: reduce for kind, reduce in copyreg.dispatch_table.items()
+        if not (isinstance(kind, type) and issubclass(kind, BaseException))}
+    pickler.dump(error)
+    return file_.getvalue()
+
+
+def survives_pickling(error, dump=lambda error: pickle.dumps(error, 2)):
     """Whether an error comes out of a pickle as what it was.
 
     Many can be pickled but not loaded, as their constructor wants other
@@ -47,7 +68,7 @@ def survives_pickling(error):
 
     """
     try:
-        loaded = pickle.loads(pickle.dumps(error, 2))
+        loaded = pickle.loads(dump(error))
         # On 2.7 an error may be of a class that derives from nothing.
         args, others = [getattr(one, 'args', ()) for one in (loaded, error)]
         return loaded.__class__ is error.__class__ and (
