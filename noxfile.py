@@ -1,6 +1,7 @@
 """Runs the tests on every supported Python that this machine has.
 
-``make test-all`` runs all of it, ``nox -s tests-3.8`` one Python. An
+``make test-all`` runs all of it, two Pythons at a time, and
+``nox -s tests-3.8`` one. An
 environment is kept under ``.nox`` and used again until the requirements
 change; the library in it is the checkout, so that what is tested is what was
 just edited. A run ends with a line for each Python and, last of all, the sum.
@@ -15,12 +16,14 @@ import signal
 import subprocess
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 import nox
 
 PYTHONS = ['2.7', '3.6', '3.7', '3.8', '3.9', '3.10', '3.11', '3.12', '3.13']
 CONSTRAINTS = os.path.join('constraints', 'old-pythons.txt')
-TIME_LIMIT = 600  # seconds for the tests on one Python
+TIME_LIMIT = 900  # seconds for the tests on one Python
+AT_A_TIME = 2
 TALLY = r'^(\d+) passed, (\d+) failed, (\d+) skipped$'  # see tests/tally.py
 DESCRIBE = '''
 import h5py, numpy, platform
@@ -80,7 +83,7 @@ def run_tests(session, log):
     # `make test` plays them in full.
     env = dict(os.environ, PYTHONFAULTHANDLER='1',
                FUEL_PREFETCH_ROUNDS=os.environ.get(
-                   'FUEL_PREFETCH_ROUNDS', '2'),
+                   'FUEL_PREFETCH_ROUNDS', '1'),
                PATH=session.bin + os.pathsep + os.environ['PATH'])
     process = subprocess.Popen(
         [os.path.join(session.bin, 'python'), '-m', 'nose2', '-v'] +
@@ -131,6 +134,38 @@ def tests(session):
         session.error('the tests failed')
 
 
+LINE = re.compile(
+    r'^Python (\S+) +(\S+) +(?:(\d+) passed, (\d+) failed, (\d+) skipped  )?'
+    r'\((.*)\)$', re.MULTILINE)
+
+
+def run_session(version):
+    """Run the tests on one Python in a process; return code and output."""
+    done = subprocess.run(
+        [sys.executable, '-m', 'nox', '-s', 'tests-' + version],
+        stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT, encoding='utf-8', errors='replace')
+    print(done.stdout if done.returncode else
+          'The tests on Python {} are done.'.format(version), flush=True)
+    return done.returncode, done.stdout
+
+
+def matrix(session):
+    """Run the tests on every Python, a few at a time."""
+    # What they stay at when this is interrupted.
+    for version in PYTHONS:
+        results[version] = 'FAILED', 'did not get to its end', (0, 1, 0)
+    with ThreadPoolExecutor(AT_A_TIME) as pool:
+        runs = list(pool.map(run_session, PYTHONS))
+    for version, (code, output) in zip(PYTHONS, runs):
+        for found, verdict, *counts, details in LINE.findall(output):
+            if found == version:
+                results[version] = verdict, details, (
+                    tuple(map(int, counts)) if counts[0] else None)
+    if any(code for code, _ in runs):
+        session.error('the tests failed')
+
+
 def missing(session):
     """Say that a Python isn't here."""
     version = session.name[len('tests-'):]
@@ -157,6 +192,8 @@ extend_path()
 here = [version for version in PYTHONS if starts('python' + version)]
 if not here:
     sys.exit('None of the supported Pythons is on this machine.')
+nox.options.sessions = ['matrix']
+nox.session(matrix, name='matrix', python=False)
 for version in PYTHONS:
     name = 'tests-' + version
     if version in here:
