@@ -15,6 +15,7 @@ with open(path.join(HERE, 'README.rst'), encoding='utf-8') as f:
 # and progressbar2.
 DASK = ['distributed; python_version >= "3.8"']
 DEMO = ['scikit-learn']
+COMPRESSION = ['lz4', 'blosc2; python_version >= "3.8"']
 
 exec_results = {}
 with open(path.join(HERE, 'fuel_prefetch', 'version.py')) as f:
@@ -61,9 +62,11 @@ setup(
         # PyTables' last release for 3.9 is built for NumPy 1.
         'numpy; python_version != "3.9"',
         'numpy<2; python_version == "3.9"',
-        'six',
+        'pyzmq>=17',
+        'six>=1.12',
     ],
     extras_require={
+        'compression': COMPRESSION,
         'dask': DASK,
         'demo': DEMO,
         'test': DASK + DEMO + [

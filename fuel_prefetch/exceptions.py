@@ -2,6 +2,7 @@
 import io
 import pickle
 
+import six
 from six.moves import copyreg
 
 # What may be compared without a surprise.
@@ -36,6 +37,80 @@ class WorkerError(PrefetchError):
     Its type, message and traceback are in the text.
 
     """
+
+
+class RemoteError(PrefetchError):
+    """An error of a stream that a server reads.
+
+    It is also one of the builtin type that the original is one of, so that
+    ``except ValueError`` catches it where that would have caught the
+    original.
+
+    Attributes
+    ----------
+    type_name, message, traceback : str
+        Of the original.
+
+    """
+    def __init__(self, details):
+        self._details = details
+        self.type_name = details['type']
+        self.message = details['message']
+        self.traceback = details['traceback']
+        if details['args'] is not None:
+            self.args = details['args']
+
+    def __str__(self):
+        return str('{}: {}\n\n{}').format(
+            self.type_name, self.message, self.traceback)
+
+    def __reduce__(self):
+        return remote_error, (self._details,)
+
+
+def remote_error(details):
+    """Return the :class:`RemoteError` that the details of another make.
+
+    Parameters
+    ----------
+    details : dict
+        What :func:`fuel_prefetch.wire.pack_error` puts there.
+
+    Raises
+    ------
+    ValueError
+        If they are none.
+
+    """
+    texts = 'type', 'message', 'traceback', 'builtin'
+    args = details.get('args')
+    if not all(isinstance(details.get(name), six.string_types)
+               for name in texts) or (
+                   not isinstance(args, (tuple, type(None)))):
+        raise ValueError('no details of an error')
+    details = dict({name: six.ensure_str(details[name], 'utf-8', 'replace')
+                    for name in texts}, args=args)
+    builtin = getattr(six.moves.builtins, details['builtin'], None)
+    bases = RemoteError,
+    # Nobody may end this process from afar, so no SystemExit; and none of
+    # the two that mean the end of something.
+    if isinstance(builtin, type) and issubclass(builtin, Exception) and (
+            builtin.__name__ not in ('StopIteration', 'StopAsyncIteration')
+            and not issubclass(RemoteError, builtin)):
+        bases += builtin,
+    kind = type('RemoteError', bases, {'__module__': __name__})
+    for make, made in [(bases[-1].__new__, kind),  # an OSError only by its own
+                       (RemoteError.__new__, kind),  # a MemoryError not
+                       (RemoteError.__new__, RemoteError)]:  # a group neither
+        try:
+            error = make(made)
+            break
+        except TypeError:
+            pass
+    error.__init__(details)
+    if isinstance(error, EnvironmentError) and args and len(args) > 1:
+        error.errno, error.strerror = args[:2]
+    return error
 
 
 class PrefetchWarning(UserWarning):

@@ -143,17 +143,22 @@ class TestTexts(unittest.TestCase):
     def test_options_are_documented(self):
         """The reference has each option of the command, with its default."""
         reference = read(os.path.join('docs', 'reference.rst'))
-        for action in make_parser()._subparsers._group_actions[0].choices[
-                'demo']._actions:
-            if action.dest == 'help':
-                continue
-            entry = re.search(
-                r'option:: {} {}\n\n((?: +.*\n)+)'.format(
-                    action.option_strings[-1], action.metavar), reference)
-            self.assertIsNotNone(entry, action.option_strings)
-            if action.default is not None:
-                self.assertIn('Defaults to {}.'.format(action.default),
-                              entry.group(1))
+        commands = make_parser()._subparsers._group_actions[0].choices
+        for name, command in commands.items():
+            part = reference[reference.index('program:: fuel-prefetch ' +
+                                             name):]
+            for action in command._actions:
+                if action.dest == 'help' or not action.option_strings:
+                    continue
+                entry = re.search(
+                    r'option:: {}\n\n((?: +.*\n)+)'.format(' '.join(
+                        action.option_strings[-1:] +
+                        ([action.metavar] if action.metavar else []))), part)
+                self.assertIsNotNone(entry, action.option_strings)
+                if action.default:
+                    self.assertIn(
+                        'Defaults to {}.'.format(action.default),
+                        ' '.join(entry.group(1).split()))
 
     def test_links_of_the_readme_lead_somewhere(self):
         links = re.findall(r'<([^<>:]+)>`_', read('README.rst'))

@@ -10,10 +10,10 @@ from __future__ import absolute_import, division, print_function
 import argparse
 import sys
 
-from fuel_prefetch.bin import demo
+from fuel_prefetch.bin import demo, keygen, serve, status
 from fuel_prefetch.version import version
 
-COMMANDS = (demo,)
+COMMANDS = (demo, serve, status, keygen)
 
 
 class Parser(argparse.ArgumentParser):
