@@ -6,7 +6,7 @@ VENV = .venv
 
 PIP_INSTALL = $(VENV)/bin/python -m pip install -c constraints/old-pythons.txt
 
-.PHONY: demo test test-all docs dist bench clean
+.PHONY: demo test test-all test-chaos docs dist bench clean
 
 demo: $(VENV)/installed-demo
 	$(VENV)/bin/fuel-prefetch demo
@@ -18,6 +18,9 @@ test: $(VENV)/installed-test
 
 test-all: $(VENV)/installed-matrix
 	$(VENV)/bin/python -m nox
+
+test-chaos: $(VENV)/installed-test
+	FUEL_PREFETCH_CHAOS=240 $(VENV)/bin/python -m nose2 tests.test_chaos
 
 docs: $(VENV)/installed-docs
 	$(VENV)/bin/python -m sphinx -n -W --keep-going docs docs/_build/html
