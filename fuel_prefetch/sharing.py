@@ -247,8 +247,7 @@ class Desk(object):
         said = client.ended
         for given, item in client.given:
             if given >= number:
-                self._send(client.identity, [item.head(client.run, given)] +
-                           item.frames)
+                self._send(client.identity, item.message(client.run, given))
                 said = True
         if client.ended:
             self._send_end(client)
@@ -304,8 +303,7 @@ class Desk(object):
 
     def _give_one(self, client, item):
         client.given.append((client.number, item))
-        self._send(client.identity,
-                   [item.head(client.run, client.number)] + item.frames)
+        self._send(client.identity, item.message(client.run, client.number))
         if item.kind == wire.ERROR:
             client.stopped = client.number
         else:

@@ -20,6 +20,7 @@ from fuel_prefetch.decoding import flat
 MAGIC = b'FP'
 VERSION = 1
 _HEAD = struct.Struct('>2sBBIQQQ')
+_LENGTH = struct.Struct('>I')
 
 # What clients say
 HELLO, NEXT, AGAIN, BEGIN, RESET, NEXT_EPOCH, SAVE, LOAD, BYE, STATUS = range(
@@ -77,7 +78,7 @@ class Item(object):
         The number of the codec that some are compressed with, or 0.
 
     """
-    __slots__ = 'kind', 'frames', 'nbytes', 'codec'
+    __slots__ = 'kind', 'frames', 'nbytes', 'codec', '_joined'
 
     def __init__(self, kind, frames, codec=0):
         self.kind = kind
@@ -86,9 +87,17 @@ class Item(object):
             frame.nbytes if isinstance(frame, numpy.ndarray) else len(frame)
             for frame in frames)
         self.codec = codec
+        # Each frame has its price, which is most of that of a small batch.
+        self._joined = self.nbytes < SMALL and b''.join(
+            part for frame in frames
+            for part in (_LENGTH.pack(len(frame)), frame))
 
-    def head(self, call, number):
-        return head(self.kind, call, number, self.nbytes, self.codec)
+    def message(self, call, number):
+        """Return the frames of a message with it."""
+        first = head(self.kind, call, number, self.nbytes, self.codec)
+        if self._joined:
+            return [first + self._joined]
+        return [first] + self.frames
 
     def save(self):
         """Return it in plain objects, for a checkpoint."""
@@ -117,11 +126,29 @@ def parse(first, frames, kinds):
     if version != VERSION:
         raise OtherVersion(version)
     if len(first) != _HEAD.size:
-        raise Malformed('a head of {} bytes'.format(len(first)))
-    _, _, kind, call, a, b, c = _HEAD.unpack(first)
+        if len(first) < _HEAD.size or frames or kinds is not ANSWERS:
+            raise Malformed('a head of {} bytes'.format(len(first)))
+        frames = _split(first)
+    _, _, kind, call, a, b, c = _HEAD.unpack_from(first)
     if kind not in kinds:
         raise Malformed('no message of kind {} is expected'.format(kind))
     return Message(kind, call, a, b, c, frames)
+
+
+def _split(first):
+    """Return the frames that were joined to a head."""
+    frames, at = [], _HEAD.size
+    while at < len(first):
+        if at + _LENGTH.size > len(first):
+            raise Malformed('half a length')
+        length, = _LENGTH.unpack_from(first, at)
+        at += _LENGTH.size
+        if at + length > len(first):
+            raise Malformed('a frame of {} bytes in a smaller one'.format(
+                length))
+        frames.append(first[at:at + length])
+        at += length
+    return frames
 
 
 def parse_request(frames):

@@ -56,8 +56,10 @@ def answers(rng):
         (numpy.array([1, 2], object), numpy.zeros((2, 2))),
         (numpy.ma.masked_array([1], [True]),)])
     item = wire.pack_batch(batch, rng.choice([None, 'zlib']))
-    return [item.head(1, 0)] + [bytes(bytearray(frame))
-                                for frame in item.frames]
+    frames = item.message(1, 0)
+    if rng.random() < .5:  # as if they were large
+        frames = [frames[0][:32]] + item.frames
+    return [bytes(bytearray(frame)) for frame in frames]
 
 
 def mutated(rng, frames):
