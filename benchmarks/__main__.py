@@ -12,10 +12,14 @@ from __future__ import absolute_import, division, print_function
 import multiprocessing
 import os
 import platform
+import shutil
 import sys
+import tempfile
+import threading
 
 import fuel_prefetch  # noqa: F401  (before anything of Fuel's)
 import numpy
+import zmq
 from concurrent.futures import ProcessPoolExecutor
 
 from fuel_prefetch import parallel_map
@@ -24,6 +28,7 @@ from benchmarks.measure import ahead, read, report, side_by_side
 from benchmarks.processes import (
     process_bandwidth, process_loops, process_resident, process_starts,
     process_tiny)
+from benchmarks.serving import Reader, Server, epoch, remote
 from benchmarks.streams import (
     CountedStream, compress, numpy_step, queue_thread, sleep)
 from benchmarks.work import (
@@ -131,6 +136,64 @@ def mapping():
     report('    2 processes: rate / bare', bare / processes, '')
 
 
+def server():
+    """A server in another process, beside bare pyzmq and Fuel's server."""
+    folder = tempfile.mkdtemp()
+    try:
+        for nbytes, count in [(2 ** 10, 3000), (2 ** 20, 200), (2 ** 24, 20)]:
+            for transport in ('tcp', 'ipc'):
+                serve_and_read(transport, folder, nbytes, count)
+    finally:
+        shutil.rmtree(folder)
+
+
+def serve_and_read(transport, folder, nbytes, count):
+    addresses = {
+        which: ('tcp://127.0.0.1:{}'.format(5800 + index)
+                if transport == 'tcp' else
+                'ipc://{}/{}-{}'.format(folder, which, nbytes))
+        for index, which in enumerate(['ours', 'push', 'reply', 'fuels'])}
+    servers = [Server(which, address, nbytes, count)
+               for which, address in addresses.items()]
+    readers = [Reader(kind, addresses[which]) for which, kind in [
+        ('push', zmq.PULL), ('reply', zmq.DEALER), ('fuels', zmq.PULL)]]
+    pull, request, fuels = readers
+    stream, other = remote(addresses['ours']), remote(addresses['ours'])
+    source, target = numpy.zeros((2, nbytes), 'uint8')
+
+    def together():
+        threads = [threading.Thread(target=epoch, args=(one,))
+                   for one in (stream, other)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+
+    for one in servers:
+        one.__enter__()
+    try:
+        for warm_up in (lambda: epoch(stream), lambda: pull.pull(30),
+                        lambda: request.request(9), lambda: fuels.fuels(30)):
+            warm_up()
+        ours, pulled, requested, theirs, copied, both = side_by_side(
+            lambda: epoch(stream), lambda: pull.pull(count),
+            lambda: request.request(count), lambda: fuels.fuels(count),
+            lambda: [numpy.copyto(target, source) for _ in range(count)],
+            together)
+        name = '{} bytes over {}: '.format(nbytes, transport)
+        report(name + 'ours', nbytes * count / ours / 1e6, 'MB/s')
+        report('    bare PUSH/PULL / ours', pulled / ours, '')
+        report('    ours / bare requests, 3 deep', ours / requested, '')
+        report("    Fuel's server / ours", theirs / ours, '')
+        report('    memcpy / ours', copied / ours, '')
+        report('    two clients together / one', both / ours, '')
+    finally:
+        for one in readers + [stream, other]:
+            one.close()
+        for one in servers:
+            one.__exit__()
+
+
 if __name__ == '__main__':
     print('{} {}, NumPy {}, {} cores\n'.format(
         platform.python_implementation(), platform.python_version(),
@@ -141,7 +204,8 @@ if __name__ == '__main__':
         names.remove('--quick')
         measure.ROUNDS = 1
     parts = [hand_over, size, overlap, epochs, mapping, process_starts,
-             process_tiny, process_loops, process_resident, process_bandwidth]
+             process_tiny, process_loops, process_resident, process_bandwidth,
+             server]
     for part in [part for part in parts if not names or any(
             part.__name__ == name or part.__name__.startswith(name + '_')
             for name in names)]:
