@@ -80,9 +80,11 @@ class Child(six.Iterator):
         See above.
 
     """
-    # One conversation at a time: `_lock` is held from a question to its
-    # answer, and by who waits for batches. What is said in it is bound to a
-    # thread that Ctrl-C doesn't reach, since half a message would be lost.
+    # One question at a time: `_questions` is held from it to its answer. While
+    # that takes long, batches that were read before it are taken in as well:
+    # of those who wait for a message one listens, without `_changed`, and then
+    # wakes the others. All of it is bound to threads that Ctrl-C doesn't
+    # reach, since half a message would be lost.
     def __init__(self, origin, context, name):
         self.origin = origin
         self.context = context
@@ -93,7 +95,9 @@ class Child(six.Iterator):
         self.process = None
         self.link = None
         self._token = process_token()
-        self._lock = threading.Lock()
+        self._questions = threading.Lock()
+        self._changed = threading.Condition(threading.Lock())
+        self._listening = False
         self._arrived = deque()  # failure or None, batch
         self._final = False  # the last of them is a failure, or the end
         self._number = 0  # of what was said besides batches
@@ -182,7 +186,7 @@ class Child(six.Iterator):
         return WorkerDied('the process that reads the stream {}{}'.format(
             how, hint))
 
-    # Messages; the lock is held
+    # Messages; `_changed` is held
 
     def _grant(self, count):
         self._owed += count
@@ -196,20 +200,18 @@ class Child(six.Iterator):
             pass  # what there was before the end comes first
 
     def _fetch(self):
-        """Wait for a message, and take it in."""
-        while True:
-            try:
-                message = self.link.receive(LOOK_AFTER)
-            except link.Disconnected:
-                raise self._died()
-            if message is not None:
-                break
-            if not self.process.is_alive():
-                # It may have said something since.
-                message = self.link.receive(0)
-                if message is None:
-                    raise self._died()
-                break
+        """Wait for a message, and take it in, or have another one do it."""
+        if self._listening:
+            self._changed.wait()
+            return
+        self._listening = True
+        self._changed.release()
+        try:
+            message = self._listen()
+        finally:
+            self._changed.acquire()
+            self._listening = False
+            self._changed.notify_all()
         kind, number, body = message
         if kind == link.ITEM:
             self._owed -= 1
@@ -232,6 +234,21 @@ class Child(six.Iterator):
             else:
                 self._answer = value
 
+    def _listen(self):
+        """Return the next message."""
+        while True:
+            try:
+                message = self.link.receive(LOOK_AFTER)
+                if message is None and not self.process.is_alive():
+                    # It may have said something since.
+                    message = self.link.receive(0)
+                    if message is None:
+                        raise self._died()
+            except link.Disconnected:
+                raise self._died()
+            if message is not None:
+                return message
+
     # On the worker's thread, or another one that Ctrl-C doesn't reach
 
     def ask(self, name, body=b''):
@@ -247,7 +264,7 @@ class Child(six.Iterator):
             What the method raises.
 
         """
-        with self._lock:
+        with self._questions, self._changed:
             self._start()
             self._answer = None
             self._send(link.CALL, link.CALLS.index(name), body)
@@ -262,7 +279,7 @@ class Child(six.Iterator):
     def release(self):
         """Let go of the epoch's iterator."""
         if self.reachable:
-            with self._lock:
+            with self._changed:
                 self._send(link.RELEASE)
 
     def __iter__(self):
@@ -271,7 +288,7 @@ class Child(six.Iterator):
     def __next__(self):
         arrived = self._arrived
         if not arrived:
-            with self._lock:
+            with self._changed:
                 self._start()
                 while not arrived:
                     if not self._owed:
@@ -282,7 +299,7 @@ class Child(six.Iterator):
             self._final = False
             failure.deliver()
         if self.window:
-            with self._lock:
+            with self._changed:
                 room = self.window - len(arrived) - self._owed
                 if not self._final and 2 * room >= self.window:
                     self._grant(room)

@@ -174,7 +174,7 @@ class PicklingTestCase(ContractTestCase):
     def check_resumes(self, make, epochs=3, **kwargs):
         """Fail unless a pickle at any position of any epoch resumes.
 
-        A process tries one in three, for each takes another process.
+        A process tries a few of them, for each takes another process.
 
         """
         moments = itertools.count()
