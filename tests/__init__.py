@@ -25,6 +25,11 @@ from fuel.streams import AbstractDataStream, DataStream
 from fuel_prefetch import BackgroundDataStream, PrefetchTimeout
 from fuel_prefetch.waiting import deadline_of, monotonic, time_left
 
+if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
+    # A shell starts what runs in the background like this, and so would be
+    # the processes that are interrupted here.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+
 # Seconds after which a hang is a failure. No test waits for this to pass.
 DEADLINE = 10.
 
