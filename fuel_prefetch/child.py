@@ -60,7 +60,8 @@ def serve(sockets, origin, settings):
     numpy.seterr(**settings['errors'])
     numpy.random.seed([settings['seed'] >> shift & 0xffffffff
                        for shift in range(0, 256, 32)])
-    random.seed(settings['seed'])
+    # Of the same words both would make the same numbers.
+    random.seed(settings['seed'] + 1)
     link = Link(sockets)
     _watch(link)
     try:

@@ -125,6 +125,12 @@ def exit_hard():
     os._exit(3)
 
 
+def same_states():
+    """Whether the two generators are to make the same numbers."""
+    return (numpy.random.get_state()[1].tolist() ==
+            list(random.getstate()[1][:-1]))
+
+
 def hold_lock():
     return threading.Lock()
 
@@ -475,6 +481,12 @@ class TestContexts(ProcessTestCase):
         finally:
             numpy.random.set_state(states[0])
             random.setstate(states[1])
+
+    def test_random_states_differ_from_one_another(self):
+        stream = ahead(DataStream(Strange(same_states)))
+        self.assertEqual(list(itertools.islice(
+            stream.get_epoch_iterator(), 4))[3], (False,))
+        stream.close()
 
     def test_hdf5_file_that_was_read_before(self):
         """R57: both processes read the right examples of one file.
