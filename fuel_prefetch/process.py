@@ -345,7 +345,11 @@ class Conversation(object):
             target=self._run, args=(function, args),
             name='fuel_prefetch: conversation')
         thread.daemon = True
-        thread.start()
+        try:
+            thread.start()
+        except (RuntimeError, threading.ThreadError):
+            # None can be had, as in an exit hook on Python 3.12.
+            self._run(function, args)
 
     def _run(self, function, args):
         try:

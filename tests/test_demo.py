@@ -7,7 +7,9 @@ import signal
 import subprocess
 import sys
 import tempfile
+import time
 import unittest
+import weakref
 from functools import partial
 
 import numpy
@@ -19,7 +21,8 @@ from fuel.datasets import H5PYDataset
 from fuel.transformers import Mapping
 from fuel_prefetch import BackgroundDataStream, ParallelMapping
 from fuel_prefetch.bin import demo, digits
-from fuel_prefetch.bin.main import make_parser
+from fuel_prefetch.bin.digits import Network
+from fuel_prefetch.bin.main import interrupt, make_parser
 
 from tests import ConcurrentTestCase
 
@@ -331,6 +334,24 @@ class TestDemo(FolderTestCase):
         # And used again.
         code, _, errors = self.call(*arguments, command=WITHOUT_SKLEARN)
         self.assert_one_line(errors, 'not over 95 %')
+
+    @unittest.skipIf(os.name == 'nt', 'needs a signal like that of Ctrl-C')
+    def test_interruption_where_it_would_be_lost(self):
+        """Python drops what is raised in the callback of a weak reference."""
+        self.addCleanup(signal.signal, signal.SIGINT,
+                        signal.signal(signal.SIGINT, interrupt))
+        module = {'__name__': 'weakref', 'kill': os.kill,
+                  'process': os.getpid(), 'number': signal.SIGINT}
+        six.exec_('def callback(reference):\n'
+                  '    kill(process, number)\n'
+                  '    called.append(reference)\n', module)
+        module['called'] = called = []
+        value = Network(3, numpy.random.RandomState(1))
+        reference = weakref.ref(value, module['callback'])
+        with self.assertRaises(KeyboardInterrupt):
+            del value
+            self.assertEqual(called, [reference])
+            time.sleep(30)
 
     @unittest.skipIf(os.name == 'nt', 'needs a signal like that of Ctrl-C')
     def test_interruption(self):

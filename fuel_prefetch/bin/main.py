@@ -8,7 +8,10 @@ the first line is the summary; `add_arguments(parser)` adds its options, and
 from __future__ import absolute_import, division, print_function
 
 import argparse
+import os
+import signal
 import sys
+import threading
 
 from fuel_prefetch.bin import demo, keygen, serve, status
 from fuel_prefetch.version import version
@@ -43,6 +46,19 @@ def make_parser():
     return parser
 
 
+def interrupt(number, frame):
+    """Raise `KeyboardInterrupt`, as Ctrl-C does, where it isn't lost.
+
+    Python only reports what is raised in the callback of a weak reference,
+    and goes on; h5py has such a callback called for each of its objects.
+
+    """
+    if frame.f_globals.get('__name__') == 'weakref':
+        threading.Timer(.01, os.kill, (os.getpid(), number)).start()
+    else:
+        raise KeyboardInterrupt
+
+
 def main(args=None):
     """Run the command that `args`, or those of the process, ask for.
 
@@ -58,6 +74,8 @@ def main(args=None):
 
     """
     args = make_parser().parse_args(args)
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+        signal.signal(signal.SIGINT, interrupt)
     try:
         return args.run(args)
     except KeyboardInterrupt:
