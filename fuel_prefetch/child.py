@@ -1,7 +1,6 @@
 """What runs in the process that reads a stream for another one."""
 from __future__ import absolute_import, division, print_function
 
-import fcntl
 import os
 import random
 import select
@@ -16,12 +15,17 @@ import numpy
 import six
 from six.moves import cPickle as pickle
 
+try:
+    import fcntl
+except ImportError:  # Windows
+    fcntl = None
+
 from fuel_prefetch.channel import Failure
 from fuel_prefetch.exceptions import (
     PrefetchError, WorkerError, dump_error, survives_pickling)
 from fuel_prefetch.link import (
-    CALL, CALLS, DONE, FAILED, ITEM, MORE, OWED, READY, RELEASE, Disconnected,
-    Link)
+    CALL, CALLS, COUNT, DONE, FAILED, ITEM, READY, RELEASE, ChildEnd,
+    Disconnected)
 from fuel_prefetch.waiting import monotonic
 
 # Bytes of the largest pickle of a stream that is kept of one that is closed.
@@ -46,10 +50,10 @@ def serve(sockets, origin, settings):
         The stream and the iterator of the epoch under way, or ``None``; or
         a pickle of both. ``None`` if that is sent.
     settings : dict
-        ``'seed'``: an integer for the global random states. ``'errors'``:
-        NumPy's handling of floating-point errors. ``'forked'``: whether
-        this process is a copy of its parent. ``'held'``: a lock that its
-        one thread holds since then, or ``None``.
+        ``'seeds'``: an integer for NumPy's global random state, and one for
+        Python's. ``'errors'``: NumPy's handling of floating-point errors.
+        ``'forked'``: whether this process is a copy of its parent.
+        ``'held'``: a lock that its one thread holds since then, or ``None``.
 
     """
     _leave_signals_to_parent()
@@ -58,13 +62,13 @@ def serve(sockets, origin, settings):
     if settings['held'] is not None:
         settings['held'].release()
     numpy.seterr(**settings['errors'])
-    numpy.random.seed([settings['seed'] >> shift & 0xffffffff
+    for_numpy, for_python = settings['seeds']
+    numpy.random.seed([for_numpy >> shift & 0xffffffff
                        for shift in range(0, 256, 32)])
-    # Of the same words both would make the same numbers.
-    random.seed(settings['seed'] + 1)
-    link = Link(sockets)
-    _watch(link)
+    random.seed(for_python)
     try:
+        link = ChildEnd(sockets)
+        _watch(link)
         Producer(link).run(origin)
     except Disconnected:
         pass  # the parent has closed the connection, or is gone
@@ -136,17 +140,17 @@ class Producer(object):
 
         RESTING <--> READING
 
-    It is READING while it owes batches that were asked for with MORE. What it
-    says else, an error, an end or an answer, leaves it RESTING, so that
-    nothing is read which the parent, knowing of that, may not want. A MORE
-    that was sent before the parent knew bears an old number, and is void.
+    It is READING while it owes batches that were granted. What it says else,
+    an error, an end or an answer, leaves it RESTING, so that nothing is read
+    which the parent, knowing of that, may not want. A grant from before the
+    parent knew bears an old number, and is void.
 
     """
     def __init__(self, link):
         self.link = link
         self.stream = self.iterator = None
         self.number = 0  # of what was said else
-        self.owed = 0
+        self.made = 0  # batches since then
 
     def run(self, origin):
         try:
@@ -164,16 +168,22 @@ class Producer(object):
         self.link.send(READY)
         looked = monotonic()
         while True:
-            if self.owed:
+            grant = number, count = self.link.grant
+            if self.iterator is None or number != self.number or (
+                    count == self.made):
+                message = self.link.receive(grant)
+            else:
                 now = monotonic()
-                if now - looked < LOOK_AFTER or not self.link.wait(0):
+                if now - looked < LOOK_AFTER or not self.link.has_message():
                     self._read()
                     continue
                 looked = now
-            self._obey(*self.link.receive())
+                message = self.link.receive()
+            if message is not None:
+                self._obey(*message)
 
     def _read(self):
-        self.owed -= 1
+        self.made = (self.made + 1) % COUNT
         try:
             batch = next(self.iterator)
         except:  # noqa: E722 (SystemExit too, and 2.7's old-style errors)
@@ -191,19 +201,14 @@ class Producer(object):
 
     def _say(self, kind, value):
         self.number += 1
-        self.owed = 0
+        self.made = 0
         self.link.send_data(kind, value, self.number)
 
     def _answer(self, value=None, failure=None):
         self._say(DONE, (failure, value))
 
     def _obey(self, kind, number, body):
-        if kind == MORE:
-            self.link.free(body[OWED.size:])
-            if number == self.number:
-                self.owed += OWED.unpack_from(body)[0]
-        elif kind == RELEASE:
-            self.owed = 0
+        if kind == RELEASE:
             self.iterator = None
         elif kind == CALL:
             try:
@@ -340,13 +345,17 @@ def failure_of(exc_info):
         out of it as what it was; and the traceback.
 
     """
-    kind, error = exc_info[:2]
-    text = ''.join(traceback.format_exception(*exc_info))
+    error = exc_info[1]
     if isinstance(error, StopIteration):
         text = ''
-        if not survives_pickling(error, dump_error):
-            error = StopIteration()
+        if not error.args or not survives_pickling(error, dump_error):
+            return _END
+    else:
+        text = ''.join(traceback.format_exception(*exc_info))
     if not survives_pickling(error, dump_error):
         error = WorkerError('the stream failed with an error that cannot be '
                             'pickled:\n' + text)
     return dump_error(error), text
+
+
+_END = dump_error(StopIteration()), ''

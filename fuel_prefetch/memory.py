@@ -51,6 +51,26 @@ def _temporary_file(directory):
     return descriptor
 
 
+def _find_fallocate():
+    """Return what reserves room for a file, ``None`` if nothing does."""
+    if hasattr(os, 'posix_fallocate'):
+        return os.posix_fallocate
+    try:
+        fallocate = ctypes.CDLL(None).posix_fallocate
+    except (AttributeError, OSError, TypeError):  # macOS, or Windows
+        return None
+
+    def reserve(descriptor, offset, nbytes):
+        code = fallocate(
+            descriptor, ctypes.c_int64(offset), ctypes.c_int64(nbytes))
+        if code:
+            raise OSError(code, os.strerror(code))
+    return reserve
+
+
+_fallocate = _find_fallocate()
+
+
 def _reserve(descriptor, nbytes):
     """Give a file its size, and make sure that there is room for it.
 
@@ -58,13 +78,12 @@ def _reserve(descriptor, nbytes):
     process by a signal.
 
     """
-    if hasattr(os, 'posix_fallocate'):
-        os.posix_fallocate(descriptor, 0, nbytes)
+    if _fallocate is not None:
+        _fallocate(descriptor, 0, nbytes)
         return
-    reserve = ctypes.CDLL(None).posix_fallocate
-    code = reserve(descriptor, ctypes.c_int64(0), ctypes.c_int64(nbytes))
-    if code:
-        raise OSError(code, os.strerror(code))
+    zeros = bytes(bytearray(2 ** 20))
+    while nbytes:
+        nbytes -= os.write(descriptor, zeros[:nbytes])
 
 
 # Where segments may lie, best first: memory that no limit of a container's

@@ -1,6 +1,7 @@
 """Threads that calls are given to, where the user has no executor."""
 from __future__ import absolute_import, division, print_function
 
+import atexit
 import sys
 import threading
 from collections import deque
@@ -8,7 +9,10 @@ from collections import deque
 from concurrent.futures import Executor, Future
 
 from fuel_prefetch.context import inherit
-from fuel_prefetch.waiting import Gate
+from fuel_prefetch.waiting import Gate, deadline_of, time_left
+from fuel_prefetch.worker import EXIT_TIMEOUT, send_workers_away
+
+_threads = {}  # thread -> its pool's gate, and the list that says it's ended
 
 
 class ThreadPool(Executor):
@@ -67,6 +71,15 @@ class ThreadPool(Executor):
 
 
 def _work(calls, gate, ended):
+    thread = threading.current_thread()
+    _threads[thread] = gate, ended
+    try:
+        _make_calls(calls, gate, ended)
+    finally:
+        _threads.pop(thread, None)
+
+
+def _make_calls(calls, gate, ended):
     while True:
         try:
             future, function, args, kwargs = calls.popleft()
@@ -97,3 +110,20 @@ def _run(future, function, args, kwargs):
         future = None
     else:
         future.set_result(result)
+
+
+@atexit.register
+def send_threads_away():
+    """Let the calls under way come to their end, if they do so in time.
+
+    As for workers, of which none may submit a call any more.
+
+    """
+    send_workers_away()
+    deadline = deadline_of(EXIT_TIMEOUT)
+    threads = list(_threads.items())
+    for _, (gate, ended) in threads:
+        ended.append(True)
+        gate.open()
+    for thread, _ in threads:
+        thread.join(time_left(deadline))

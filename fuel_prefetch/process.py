@@ -121,6 +121,7 @@ class Child(six.Iterator):
         if self.process is not None:
             return
         here, there = link.pair()
+        end = link.ParentEnd(here)
         forked = _method(self.context) == 'fork'
         origin, pickled = self.origin, None
         if not forked:
@@ -133,13 +134,13 @@ class Child(six.Iterator):
             process = self.context.Process(
                 target=_serve, name=self.name,
                 args=(here if forked else (), there, origin, {
-                    'seed': _new_seed(), 'errors': numpy.geterr(),
+                    'seeds': _new_seeds(), 'errors': numpy.geterr(),
                     'forked': forked, 'held': held if forked else None}))
             process.start()
-        for end in there:
-            end.close()
+        for socket in there:
+            socket.close()
         process._args = ()  # older Pythons keep what was sent
-        self.link = link.Link(here)
+        self.link = end
         self.process = process
         self._token = process_token()
         self.origin = None
@@ -190,8 +191,10 @@ class Child(six.Iterator):
 
     def _grant(self, count):
         self._owed += count
-        self._send(link.MORE, self._number,
-                   link.OWED.pack(count) + self.link.freed())
+        try:
+            self.link.grant(self._number, count)
+        except link.Disconnected:
+            pass
 
     def _send(self, kind, number=0, body=b''):
         try:
@@ -200,19 +203,37 @@ class Child(six.Iterator):
             pass  # what there was before the end comes first
 
     def _fetch(self):
-        """Wait for a message, and take it in, or have another one do it."""
+        """Wait for messages, and take them in, or have another one do it."""
         if self._listening:
             self._changed.wait()
             return
         self._listening = True
         self._changed.release()
         try:
-            message = self._listen()
+            messages = self._listen()
         finally:
             self._changed.acquire()
             self._listening = False
             self._changed.notify_all()
-        kind, number, body = message
+        while messages:
+            self._take_in(*messages.popleft())
+
+    def _listen(self):
+        """Return the messages that there are, at least one."""
+        while True:
+            try:
+                messages = self.link.receive(LOOK_AFTER)
+                if not messages and not self.process.is_alive():
+                    # It may have said something since.
+                    messages = self.link.receive(0)
+                    if not messages:
+                        raise self._died()
+            except link.Disconnected:
+                raise self._died()
+            if messages:
+                return messages
+
+    def _take_in(self, kind, number, body):
         if kind == link.ITEM:
             self._owed -= 1
             try:
@@ -233,21 +254,6 @@ class Child(six.Iterator):
                 self._final = True
             else:
                 self._answer = value
-
-    def _listen(self):
-        """Return the next message."""
-        while True:
-            try:
-                message = self.link.receive(LOOK_AFTER)
-                if message is None and not self.process.is_alive():
-                    # It may have said something since.
-                    message = self.link.receive(0)
-                    if message is None:
-                        raise self._died()
-            except link.Disconnected:
-                raise self._died()
-            if message is not None:
-                return message
 
     # On the worker's thread, or another one that Ctrl-C doesn't reach
 
@@ -298,12 +304,15 @@ class Child(six.Iterator):
         if failure is not None:
             self._final = False
             failure.deliver()
-        if self.window:
+        if 2 * self._room() >= self.window > 0:
             with self._changed:
-                room = self.window - len(arrived) - self._owed
+                room = self._room()
                 if not self._final and 2 * room >= self.window:
                     self._grant(room)
         return batch
+
+    def _room(self):
+        return self.window - len(self._arrived) - self._owed
 
     # On any thread
 
@@ -432,7 +441,8 @@ class ProcessSource(Source):
         elif max_store is None:
             self._window = MOST_UNDER_WAY
         else:
-            self._window = max(1, min(max_store // 2, MOST_UNDER_WAY))
+            self._window = max(1, min(max_store // 2 + max_store // 8,
+                                      MOST_UNDER_WAY))
         # One more is in the worker's hands, one in the reader's, and the
         # memory of one or two is free again without the process knowing.
         self._most = min(max_store or MOST_SHARED, MOST_SHARED) + (
@@ -649,12 +659,18 @@ def _name(number):
     return ' ({})'.format(names[0]) if names else ''
 
 
-def _new_seed():
-    """Return an integer that the global random states and the count make."""
-    kind, keys, position = numpy.random.get_state()[:3]
-    state = repr((position, random.getstate(), next(_starts)))
-    digest = hashlib.sha256(keys.tobytes() + state.encode())
-    return int(digest.hexdigest(), 16)
+def _new_seeds():
+    """Return integers that the two global random states make, and the count.
+
+    Each depends on its own state alone, so that whoever seeds the one
+    generator that is used gets the same numbers again.
+
+    """
+    _, keys, position = numpy.random.get_state()[:3]
+    count = next(_starts)
+    return [int(hashlib.sha256(repr(state).encode()).hexdigest(), 16)
+            for state in (('numpy', keys.tolist(), position, count),
+                          ('python', random.getstate(), count))]
 
 
 @contextmanager

@@ -3,6 +3,7 @@ from __future__ import absolute_import, division, print_function
 
 import inspect
 import numbers
+import os
 from collections import OrderedDict
 from functools import partial
 
@@ -320,6 +321,8 @@ class BackgroundDataStream(ReadAhead):
         check('backend', backend, "be 'thread' or 'process'",
               isinstance(backend, six.string_types) and
               backend in ('thread', 'process'))
+        check('backend', backend, "be 'thread' on Windows",
+              backend == 'thread' or os.name != 'nt')
         check('timeout', timeout, 'be a positive number of seconds or None',
               timeout is None or isinstance(timeout, numbers.Real) and
               not isinstance(timeout, bool) and 0 < timeout and

@@ -669,6 +669,21 @@ class TestExit(ProcessTestCase):
                 {}
                 '''.format(executor, ending), code)
 
+    def test_call_under_way(self):
+        """It doesn't come back into an interpreter that is taken down."""
+        self.assert_ends('''
+            from fuel_prefetch import parallel_map
+
+            def work(number):
+                reached.set()
+                time.sleep(.3)
+                print('done')
+
+            results = parallel_map(work, range(1), workers=1)
+            reached.wait()
+            leaving()
+            ''', output='done\n')
+
     def test_call_that_never_returns(self):
         self.assert_ends('''
             from fuel_prefetch import parallel_map

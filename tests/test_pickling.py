@@ -452,7 +452,7 @@ class TestProducerRests(PicklingTestCase):
             copy.deepcopy([stream, iterator][:1 + number % 2])
 
     def test_nothing_starts_when_it_is_loaded(self):
-        stream = self.wrap(CountedReads(numbers(50), True), max_store=3)
+        stream = self.wrap(CountedReads(numbers(50), True), max_store=2)
         iterator = stream.get_epoch_iterator()
         next(iterator)
         data = pickle.dumps((stream, iterator))
@@ -540,16 +540,30 @@ class TestAsked(PicklingTestCase):
             self.assertEqual(CountedReads.reads(), reads)
             pickles.append(pickle.dumps((state, stream)))
 
+        main = threading.current_thread().ident
+
+        def waits(where):
+            frame = sys._current_frames()[main]
+            while frame is not None and frame.f_code.co_name != where:
+                frame = frame.f_back
+            return frame is not None
+
+        def interrupt(where):
+            wait_until(lambda: waits(where))
+            os.kill(os.getpid(), signal.SIGALRM)
+            wait_until(lambda: pickles)
+            for gate in gates:
+                gate.set()
+
         before = signal.signal(signal.SIGALRM, save)
         try:
             for epoch in (False, True):
                 gates = [Event() for _ in range(3)]
                 stream = self.wrap(
                     CountedReads(Late(numbers(4), gates, not epoch), True))
-                opener = threading.Timer(.15, lambda: [
-                    gate.set() for gate in gates])
+                where = 'enter' if epoch else '_wait'
+                opener = threading.Thread(target=interrupt, args=(where,))
                 opener.start()
-                signal.setitimer(signal.ITIMER_REAL, .05)
                 found = list(stream.get_epoch_iterator())
                 self.assertEqual(found, [(0,), (1,), (2,), (3,)])
                 opener.join()

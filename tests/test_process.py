@@ -23,7 +23,8 @@ from fuel.transformers import Mapping
 from six.moves import copyreg, range
 
 from fuel_prefetch import (
-    BackgroundDataStream, PrefetchError, WorkerDied, WorkerError, memory)
+    BackgroundDataStream, PrefetchError, WorkerDied, WorkerError, memory,
+    process, transformers)
 from tests import ConcurrentTestCase, numbers, wait_until
 from tests.chains import write_table
 from tests.test_exit import ROOT
@@ -402,6 +403,18 @@ class TestErrors(ProcessTestCase):
 
 
 class TestContexts(ProcessTestCase):
+    def test_windows(self):
+        """There is none of it there, which is said at once."""
+        class Windows(object):
+            name = 'nt'
+        transformers.os, here = Windows, transformers.os
+        try:
+            with six.assertRaisesRegex(self, ValueError,
+                                       "backend .*Windows.*'process'"):
+                ahead(numbers(3))
+        finally:
+            transformers.os = here
+
     def test_every_one(self):
         """Batches, epochs, pickles and the end, however it was started."""
         for context in CONTEXTS:
@@ -470,7 +483,6 @@ class TestContexts(ProcessTestCase):
             for _ in range(2):
                 numpy.random.seed(1)
                 random.seed(1)
-                from fuel_prefetch import process
                 process._starts = itertools.count()
                 runs.append(run())
                 mine = numpy.random.randint(2 ** 30), random.random()
@@ -478,6 +490,17 @@ class TestContexts(ProcessTestCase):
             drawn = runs[0] + [mine]
             self.assertEqual(len({one for one, _ in drawn}), len(drawn))
             self.assertEqual(len({one for _, one in drawn}), len(drawn))
+            # Who uses one of them has to seed only that.
+            for which, seed in enumerate([numpy.random.seed, random.seed]):
+                for module in numpy.random, random:
+                    module.seed()
+                seed(1)
+                process._starts = itertools.count()
+                again = run()
+                self.assertEqual([data[which] for data in again],
+                                 [data[which] for data in runs[0]])
+                self.assertNotEqual([data[1 - which] for data in again],
+                                    [data[1 - which] for data in runs[0]])
         finally:
             numpy.random.set_state(states[0])
             random.setstate(states[1])
@@ -578,6 +601,20 @@ class TestMemory(ProcessTestCase):
             self.assertLess(shared(), 25 * 10 ** 5)
         stream.close()
 
+    def test_many_arrays(self):
+        """More than fit into a message: their sizes are a buffer, too."""
+        for count, size in [(5000, 1), (3000, 100), (30, 300), (2, 0)]:
+            batches = [tuple(numpy.full(size, number * count + index)
+                             for index in range(count))
+                       for number in range(3)]
+            stream = ahead(DataStream(IterableDataset(batches)))
+            for (batch,), expected in zip(
+                    stream.get_epoch_iterator(), batches):
+                self.assertEqual(len(batch), count)
+                for one, other in zip(batch, expected):
+                    numpy.testing.assert_array_equal(one, other)
+            stream.close()
+
     def test_larger_than_all_before(self):
         sizes = [10, 10 ** 4, 10 ** 6, 10, 3 * 10 ** 6, 10 ** 5] * 3
         stream = ahead(DataStream(IterableDataset([
@@ -592,18 +629,32 @@ class TestMemory(ProcessTestCase):
         """Where there is none, the reader is told, and no signal comes."""
         def refuse():
             raise EnvironmentError(errno.ENOSPC, 'no space')
-        places, memory.PLACES[:] = memory.PLACES[:], [refuse]
+
+        def first_only():
+            if begun:
+                refuse()
+            begun.append(True)
+            return places[-1]()
+        places, fallocate = memory.PLACES[:], memory._fallocate
         try:
-            stream = ahead(filled(3, 10 ** 5))
-            with six.assertRaisesRegex(self, MemoryError, 'no space'):
-                next(stream.get_epoch_iterator())
-            stream.close()
-            memory.PLACES[:] = [refuse, places[-1]]  # files, then
-            stream = ahead(filled(3, 10 ** 5))
-            self.assertEqual(self.read(stream), [0, 1, 2])
-            stream.close()
+            # None here, and none where the batches are made.
+            for chosen in [refuse], [first_only]:
+                begun = []
+                memory.PLACES[:] = chosen
+                stream = ahead(filled(3, 10 ** 5))
+                with six.assertRaisesRegex(self, MemoryError, 'no space'):
+                    next(stream.get_epoch_iterator())
+                stream.close()
+                self.assertEqual(begun, [True] * len(begun))
+            self.assertTrue(begun)
+            # Files, then; also where room is only had by writing to them.
+            memory.PLACES[:] = [refuse, places[-1]]
+            for memory._fallocate in fallocate, None:
+                stream = ahead(filled(3, 10 ** 6))
+                self.assertEqual(self.read(stream), [0, 1, 2])
+                stream.close()
         finally:
-            memory.PLACES[:] = places
+            memory.PLACES[:], memory._fallocate = places, fallocate
 
     def test_no_name_and_no_word(self):
         """R51: whichever way it ends, nothing is left and nothing printed.

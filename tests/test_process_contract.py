@@ -23,7 +23,8 @@ class Process(object):
 
     def most_held(self, max_store):
         # See `ProcessSource.share`.
-        return max_store - max(max_store // 2 - 1, 0)
+        window = max_store // 2 + max_store // 8
+        return max_store - max(window - 1, 0)
 
     def assertSameError(self, error, original):
         self.assertIs(type(error), type(original))
