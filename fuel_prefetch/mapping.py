@@ -16,6 +16,7 @@ from fuel_prefetch.exceptions import (
     WorkerDied, WorkerError, survives_pickling)
 from fuel_prefetch.generators import BackgroundGenerator, GeneratorSource
 from fuel_prefetch.inspection import Inspection
+from fuel_prefetch.old_pools import submit
 from fuel_prefetch.pool import ThreadPool
 from fuel_prefetch.waiting import Gate, process_token
 
@@ -184,7 +185,7 @@ class Calls(object):
         call = (_call if isinstance(executor, (ThreadPool, ThreadPoolExecutor))
                 else _call_elsewhere)
         try:
-            future = executor.submit(call, self.function, item, place)
+            future = submit(executor, call, self.function, item, place)
         except Exception as error:
             if _is_death(error):
                 six.raise_from(_death(error), error)
