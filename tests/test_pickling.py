@@ -32,7 +32,7 @@ from six.moves import range
 from fuel_prefetch import (
     BackgroundDataStream, PrefetchError, PrefetchTimeout)
 from tests import (
-    ContractTestCase, Event, Gated, IteratorStream, Journal, numbers,
+    DEADLINE, ContractTestCase, Event, Gated, IteratorStream, Journal, numbers,
     thread_only, training, wait_until)
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
@@ -530,9 +530,10 @@ class TestAsked(PicklingTestCase):
     @unittest.skipUnless(hasattr(signal, 'SIGALRM'), 'there is no alarm')
     def test_by_a_signal_handler(self):
         """While the main thread waits for a batch, or for an epoch."""
-        pickles = []
+        pickles, saving = [], threading.Event()
 
         def save(signum, frame):
+            saving.set()
             # The producer must not go on meanwhile, though it is asked to.
             state = stream.__getstate__()
             reads = CountedReads.reads()
@@ -551,7 +552,8 @@ class TestAsked(PicklingTestCase):
         def interrupt(where):
             wait_until(lambda: waits(where))
             os.kill(os.getpid(), signal.SIGALRM)
-            wait_until(lambda: pickles)
+            saving.wait(DEADLINE)
+            threading.Event().wait(.02)  # until it waits for the producer
             for gate in gates:
                 gate.set()
 
@@ -561,6 +563,7 @@ class TestAsked(PicklingTestCase):
                 gates = [Event() for _ in range(3)]
                 stream = self.wrap(
                     CountedReads(Late(numbers(4), gates, not epoch), True))
+                saving.clear()
                 where = 'enter' if epoch else '_wait'
                 opener = threading.Thread(target=interrupt, args=(where,))
                 opener.start()
