@@ -15,6 +15,7 @@ with open(path.join(HERE, 'README.rst'), encoding='utf-8') as f:
 # and progressbar2.
 DASK = ['distributed; python_version >= "3.8"']
 DEMO = ['scikit-learn']
+PLOT = ['matplotlib']
 COMPRESSION = ['lz4', 'blosc2; python_version >= "3.8"']
 
 exec_results = {}
@@ -69,7 +70,8 @@ setup(
         'compression': COMPRESSION,
         'dask': DASK,
         'demo': DEMO,
-        'test': DASK + DEMO + [
+        'plot': PLOT,
+        'test': DASK + DEMO + PLOT + [
             'nose2', 'hypothesis', 'mock; python_version < "3"',
             'flake8; python_version >= "3"',
             'loky; python_version >= "3.8"',

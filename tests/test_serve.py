@@ -27,6 +27,10 @@ def train():
     return DataStream(IterableDataset(range(100)))
 
 
+def fail():
+    raise KeyError('nothing')
+
+
 ready = train()
 '''
 
@@ -92,10 +96,12 @@ class TestCommands(ServerTestCase):
         self.addCleanup(signal.signal, signal.SIGTERM,
                         signal.getsignal(signal.SIGTERM))
         os.chdir(self.folder)
-        for args in [['mystreams:nosuch'], ['nosuch:train'], ['mystreams'],
-                     ['mystreams:ready', '--bind', 'tcp://0.0.0.0:5557'],
-                     ['mystreams:ready', '--max-store', '0']]:
-            self.assertEqual(main(['serve'] + args), 1)
+        for code, args in [
+                (2, ['mystreams:nosuch']), (2, ['nosuch:train']),
+                (2, ['mystreams']), (1, ['mystreams:fail']),
+                (1, ['mystreams:ready', '--bind', 'tcp://0.0.0.0:5557']),
+                (1, ['mystreams:ready', '--max-store', '0'])]:
+            self.assertEqual(main(['serve'] + args), code)
         sys.modules.pop('mystreams', None)
         sys.path.remove(os.getcwd())
 

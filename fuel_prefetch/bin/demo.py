@@ -26,17 +26,16 @@ import hashlib
 import multiprocessing
 import os
 import shutil
-import sys
 import tempfile
 from collections import namedtuple
 from functools import partial
 
 import numpy
 from fuel.transformers import Mapping
-from progressbar import ETA, Bar, Percentage, ProgressBar
 
 from fuel_prefetch import BackgroundDataStream, ParallelMapping
 from fuel_prefetch.bin import digits
+from fuel_prefetch.bin.terminal import progress, say
 from fuel_prefetch.waiting import monotonic
 
 REQUIRED_ACCURACY = .95
@@ -342,36 +341,3 @@ last one stand alone, which leaves {:.2f}.""".format(
              'more epochs may help'.format(100 * accuracy,
                                            100 * REQUIRED_ACCURACY))
     return 0
-
-
-def say(text):
-    """Print at once, also to a file or a pipe."""
-    print(text)
-    sys.stdout.flush()
-
-
-@contextlib.contextmanager
-def progress(epochs):
-    """Show a progress bar if there is a terminal to show it on.
-
-    Parameters
-    ----------
-    epochs : int
-        How many there are.
-
-    Yields
-    ------
-    callable
-        To be called with the number of epochs that are done.
-
-    """
-    if not sys.stderr.isatty():
-        yield lambda done: None
-        return
-    bar = ProgressBar(widgets=[Percentage(), ' ', Bar(), ' ', ETA()],
-                      max_value=epochs, fd=sys.stderr).start()
-    try:
-        yield bar.update
-    finally:
-        # The bar of a run that was interrupted stays where it was.
-        bar.finish(dirty=True)

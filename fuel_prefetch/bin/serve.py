@@ -8,14 +8,13 @@ epochs and rates are logged to the standard error.
 """
 from __future__ import absolute_import, division, print_function
 
-import importlib
 import logging
-import os
 import signal
 import sys
 
 import zmq
 
+from fuel_prefetch.bin.target import Mistake, make_stream, one_line
 from fuel_prefetch.compression import CODECS
 from fuel_prefetch.server import StreamServer
 
@@ -28,8 +27,8 @@ examples:
 
 exit codes:
   0    stopped by SIGTERM or Ctrl-C, after clients got what was sent
-  1    there is no such stream, or it can't be served
-  2    a bad option
+  1    it can't be served, or the function raised an error
+  2    there is no such stream, or a bad option
 """
 
 
@@ -70,24 +69,13 @@ def add_arguments(parser):
         help='copy each array, for a stream that refills its memory')
 
 
-def load(path):
-    """Return the stream that is meant by ``module:name``."""
-    module, colon, name = path.partition(':')
-    if not (module and name):
-        raise ValueError('the stream must be MODULE:STREAM, got '
-                         '{!r}'.format(path))
-    if os.getcwd() not in sys.path:
-        sys.path.insert(0, os.getcwd())
-    stream = importlib.import_module(module)
-    for part in name.split('.'):
-        stream = getattr(stream, part)
-    if not hasattr(stream, 'get_epoch_iterator') or isinstance(stream, type):
-        stream = stream()
-    return stream
-
-
 def _interrupt(signum, frame):
     raise KeyboardInterrupt
+
+
+def _fail(message, code):
+    print('fuel-prefetch serve: error: {}'.format(message), file=sys.stderr)
+    return code
 
 
 def run(args):
@@ -95,17 +83,21 @@ def run(args):
     logging.basicConfig(level=logging.INFO, format='%(asctime)s %(message)s')
     logger = logging.getLogger('fuel_prefetch.server')
     try:
-        stream = load(args.stream)
+        stream, _ = make_stream(args.stream)
+    except Mistake as error:
+        return _fail(error, 2)
+    except Exception as error:
+        return _fail(one_line(error), 1)
+    try:
         server = StreamServer(
             stream, args.bind, args.max_store, args.broadcast,
             args.compression, args.checkpoints, args.copy, args.keys,
             args.clients, args.insecure)
         signal.signal(signal.SIGTERM, _interrupt)
         server.start()
-    except (ImportError, AttributeError, ValueError, EnvironmentError,
+    except (ImportError, ValueError, EnvironmentError,
             zmq.ZMQError) as error:
-        print('fuel-prefetch serve: error: {}'.format(error), file=sys.stderr)
-        return 1
+        return _fail(error, 1)
     code = 0
     try:
         logger.info('serving %s at %s', args.stream, server.address)

@@ -1,0 +1,43 @@
+"""What commands write while they are at work."""
+from __future__ import absolute_import, division, print_function
+
+import contextlib
+import sys
+
+from progressbar import (
+    ETA, Bar, Counter, Percentage, ProgressBar, Timer, UnknownLength)
+
+
+def say(text):
+    """Print at once, also to a file or a pipe."""
+    print(text)
+    sys.stdout.flush()
+
+
+@contextlib.contextmanager
+def progress(count):
+    """Show a progress bar if there is a terminal to show it on.
+
+    Parameters
+    ----------
+    count : int or None
+        How many there are to be done, if that is known.
+
+    Yields
+    ------
+    callable
+        To be called with the number of those that are done.
+
+    """
+    if not sys.stderr.isatty():
+        yield lambda done: None
+        return
+    widgets = ([Percentage(), ' ', Bar(), ' ', ETA()] if count else
+               [Counter(), ' ', Timer()])
+    bar = ProgressBar(widgets=widgets, max_value=count or UnknownLength,
+                      fd=sys.stderr).start()
+    try:
+        yield bar.update
+    finally:
+        # The bar of a run that was interrupted stays where it was.
+        bar.finish(dirty=True)
