@@ -80,6 +80,9 @@ setup(
         'matrix': ['nox<2026', 'virtualenv<20.22'],
         'docs': ['sphinx', 'numpydoc', 'sphinx-rtd-theme'],
         'dist': ['build'],
+        'bench': ['prefetch_generator',
+                  'torch; python_version >= "3.10"',
+                  'spdl; python_version >= "3.10"'],
     },
     entry_points={
         'console_scripts': ['fuel-prefetch = fuel_prefetch.bin.main:main'],

@@ -1,6 +1,6 @@
-"""Prints the table of docs/benchmarks.rst; ``make bench`` runs it, and
-``python -m benchmarks mapping`` the part of that name, or those of which it
-is the first word. ``--quick`` measures once instead of several times.
+"""Prints the table of docs/benchmarks.rst; ``make bench`` runs it.
+
+``python -m benchmarks`` is ``fuel-prefetch bench`` and has its options.
 
 Every ratio compares what was measured side by side, in turns, in this one
 run; the median over the rounds is printed. An absolute time says little: it
@@ -10,12 +10,11 @@ depends on the machine and on what else that does.
 from __future__ import absolute_import, division, print_function
 
 import multiprocessing
-import os
-import platform
 import shutil
 import sys
 import tempfile
 import threading
+from functools import partial
 
 import fuel_prefetch  # noqa: F401  (before anything of Fuel's)
 import numpy
@@ -23,7 +22,8 @@ import zmq
 from concurrent.futures import ProcessPoolExecutor
 
 from fuel_prefetch import parallel_map
-from benchmarks import measure
+from fuel_prefetch.bin.main import main
+from benchmarks import peers
 from benchmarks.measure import ahead, read, report, side_by_side
 from benchmarks.processes import (
     process_bandwidth, process_loops, process_resident, process_starts,
@@ -40,15 +40,21 @@ def hand_over():
     count = 20000
     for depth in (1, 10, 100):
         stream = CountedStream(count)
-        bare, queued, ours = side_by_side(
+        generators = peers.generators()
+        times = side_by_side(*[
             lambda: read(stream.get_epoch_iterator()),
             lambda: read(queue_thread(stream, depth)),
-            lambda: ahead(stream, max_store=depth))
+            lambda: ahead(stream, max_store=depth)] + [
+            partial(lambda wrap: read(wrap(stream, depth)), wrap)
+            for _, wrap in generators])
+        bare, queued, ours = times[:3]
         name = 'hand-over at depth {}: '.format(depth)
         report(name + 'queue.Queue', (queued - bare) / count * 1e6, 'us')
         report(name + 'ours', (ours - bare) / count * 1e6, 'us')
         report(name + 'ours / queue.Queue',
                (ours - bare) / (queued - bare), '')
+        for (peer, _), theirs in zip(generators, times[3:]):
+            report(name + peer, (theirs - bare) / count * 1e6, 'us')
 
 
 def size():
@@ -194,21 +200,10 @@ def serve_and_read(transport, folder, nbytes, count):
             one.__exit__()
 
 
+PARTS = [hand_over, size, overlap, epochs, mapping, process_starts,
+         process_tiny, process_loops, process_resident, process_bandwidth,
+         server]
+
+
 if __name__ == '__main__':
-    print('{} {}, NumPy {}, {} cores\n'.format(
-        platform.python_implementation(), platform.python_version(),
-        numpy.__version__, os.cpu_count() if hasattr(os, 'cpu_count')
-        else '?'))
-    names = sys.argv[1:]
-    if '--quick' in names:
-        names.remove('--quick')
-        measure.ROUNDS = 1
-    parts = [hand_over, size, overlap, epochs, mapping, process_starts,
-             process_tiny, process_loops, process_resident, process_bandwidth,
-             server]
-    for part in [part for part in parts if not names or any(
-            part.__name__ == name or part.__name__.startswith(name + '_')
-            for name in names)]:
-        print(part.__doc__)
-        part()
-        print()
+    sys.exit(main(['bench'] + sys.argv[1:]))

@@ -1,6 +1,7 @@
 """What the parts have in common: reading, measuring in turns, reporting."""
 from __future__ import absolute_import, division, print_function
 
+import sys
 from contextlib import closing
 from functools import partial
 
@@ -11,6 +12,7 @@ from fuel_prefetch.waiting import monotonic
 from benchmarks.streams import timed
 
 ROUNDS = 7
+RESULTS = []  # what was reported: what, value, unit
 
 
 def in_turns(*calls):
@@ -64,4 +66,6 @@ def under_way(batches, warm, count, step=None):
 
 
 def report(what, value, unit):
+    RESULTS.append((what, value, unit))
     print('{:<62}{:>8.2f} {}'.format(what, value, unit))
+    sys.stdout.flush()

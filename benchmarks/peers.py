@@ -46,6 +46,20 @@ def installed():
     return found
 
 
+def generators():
+    """Return names and functions that read in a thread, of those installed.
+
+    Each takes a stream and the most batches to hold ready.
+
+    """
+    try:
+        from prefetch_generator import BackgroundGenerator
+    except ImportError:
+        return []
+    return [('prefetch_generator', lambda stream, depth: BackgroundGenerator(
+        stream.get_epoch_iterator(), depth))]
+
+
 def _torchs():
     from torch.utils.data import DataLoader, IterableDataset
 

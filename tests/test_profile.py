@@ -97,7 +97,9 @@ number = 3
 
 
 class CommandTestCase(FolderTestCase):
-    """A test case that runs the command in this process."""
+    """A test case that runs a command in this process."""
+    command = 'profile'
+
     def setUp(self):
         super(CommandTestCase, self).setUp()
         with open(os.path.join(self.folder, 'profiled.py'), 'w') as f:
@@ -110,12 +112,12 @@ class CommandTestCase(FolderTestCase):
         os.chdir(self.folder)
         sys.path.insert(0, os.getcwd())
 
-    def profile(self, *args):
+    def run_here(self, *args):
         """Return the exit code, output and errors."""
         streams = sys.stdout, sys.stderr
         sys.stdout, sys.stderr = six.StringIO(), six.StringIO()
         try:
-            code = main(['profile'] + list(args))
+            code = main([self.command] + list(args))
         except SystemExit as stop:
             code = stop.code
         finally:
@@ -124,7 +126,7 @@ class CommandTestCase(FolderTestCase):
         return (code,) + written
 
     def report_of(self, *args):
-        code, output, errors = self.profile(*args)
+        code, output, errors = self.run_here(*args)
         self.assertEqual((code, errors), (0, ''), output)
         return output
 
@@ -174,12 +176,12 @@ class TestProfile(CommandTestCase):
                  ['profiled:bad', 'ValueError: a bad image']),
                 (['profiled:broken'], ['RuntimeError: no disk']),
                 (['profiled:empty'], ['no batches'])]:
-            code, _, errors = self.profile('--step-time', '1ms', *args)
+            code, _, errors = self.run_here('--step-time', '1ms', *args)
             self.assertEqual(code, 1)
             self.assert_one_line(errors, 'fuel-prefetch profile: error:',
                                  *parts)
-        code, _, errors = self.profile('profiled:train', '--step',
-                                       'profiled:bad_step')
+        code, _, errors = self.run_here('profiled:train', '--step',
+                                        'profiled:bad_step')
         self.assertEqual(code, 1)
         self.assert_one_line(errors, 'bad_step', "KeyError: 'a key'")
 
@@ -203,7 +205,7 @@ class TestProfile(CommandTestCase):
                 (['profiled:plain', '--workers', '2'] + step, 'no Mapping'),
                 (['profiled:train', '--plot', 'x.gif'] + step, 'x.gif'),
                 (['profiled:train', '--trace', nowhere] + step, nowhere)]:
-            code, _, errors = self.profile(*args)
+            code, _, errors = self.run_here(*args)
             self.assertEqual(code, 1 if 'TypeError' in part else 2, args)
             self.assert_one_line(errors, 'error', part)
 
@@ -244,8 +246,8 @@ class TestProfile(CommandTestCase):
             self.addCleanup(sys.modules.__setitem__, 'matplotlib',
                             sys.modules['matplotlib'])
         sys.modules['matplotlib'] = None
-        code, _, errors = self.profile('profiled:train', '--step-time', '1ms',
-                                       '--plot', 'a.png')
+        code, _, errors = self.run_here(
+            'profiled:train', '--step-time', '1ms', '--plot', 'a.png')
         self.assertEqual(code, 2)
         self.assert_one_line(errors, 'pip install fuel-prefetch[plot]')
 
@@ -254,7 +256,8 @@ class TestProfile(CommandTestCase):
             raise KeyboardInterrupt
         self.addCleanup(setattr, profile, 'measure', profile.measure)
         profile.measure = interrupted
-        code, _, errors = self.profile('profiled:train', '--step-time', '1ms')
+        code, _, errors = self.run_here(
+            'profiled:train', '--step-time', '1ms')
         self.assertEqual(code, 130)
         self.assert_one_line(errors, 'interrupted')
 

@@ -13,10 +13,10 @@ import signal
 import sys
 import threading
 
-from fuel_prefetch.bin import demo, keygen, profile, serve, status
+from fuel_prefetch.bin import bench, demo, keygen, profile, serve, status
 from fuel_prefetch.version import version
 
-COMMANDS = (demo, profile, serve, status, keygen)
+COMMANDS = (demo, profile, bench, serve, status, keygen)
 
 
 class Parser(argparse.ArgumentParser):

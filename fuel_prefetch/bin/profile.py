@@ -205,9 +205,9 @@ def measure(stream, again, step, args):
         raise Failed('{} gave no batches'.format(args.stream))
 
     if missing > BUSY:
-        say('Something else had the processor for {:.0%} of that, so trust no '
-            'number here:\nmeasure again when the machine is quiet.'.format(
-                missing))
+        say('Something else had the processor for {:.0%} of that. Measure '
+            'again when the machine\nis quiet: what lacks a core looks as if '
+            'it waited.'.format(missing))
     cores = multiprocessing.cpu_count()
     measured = diagnosis.Measured(
         stages.all, bare, None, None, settings['max_store'],
@@ -317,6 +317,9 @@ def report(measured, args):
         'Training waited for\n{:.0%} of the time. Bottleneck: {}.'.format(
             bare.each / ahead.each, bare.each / measured.ideal,
             sum(ahead.waits) / ahead.seconds, measured.stats.bottleneck))
+    if measured.slowed >= diagnosis.SLOWED_BY_LOCK:
+        say('Beside the reading a step took {:.2f} times as long as '
+            'alone.'.format(measured.slowed))
     advice = diagnosis.advise(measured)
     say('\nAdvice: {}'.format(advice.verdict))
     say(textwrap.fill(advice.why, 79, break_on_hyphens=False))
