@@ -15,10 +15,12 @@ import pkgutil
 import re
 import shutil
 import subprocess
+import sys
 import tempfile
 import textwrap
 import unittest
 
+import numpy
 import six
 
 import fuel_prefetch
@@ -105,6 +107,38 @@ def add_tests():
 
 
 add_tests()
+
+
+class TestSlowStreams(ConcurrentTestCase):
+    """The streams of docs/howto/profile.rst, but short ones."""
+    def setUp(self):
+        super(TestSlowStreams, self).setUp()
+        # Under this name the processes of an executor find it again.
+        self.addCleanup(setattr, sys, 'path', list(sys.path))
+        sys.path.insert(0, os.path.join(TOP, 'docs', 'howto'))
+        self.module = importlib.import_module('slow_streams')
+        self.addCleanup(sys.modules.pop, 'slow_streams')
+        self.module.BATCHES, self.module.STEP = 4, .001
+
+    def test_cures_change_nothing(self):
+        for name in ('decode', 'disk', 'step'):
+            slow = getattr(self.module, 'slow_' + name)()
+            with getattr(self.module, 'cured_' + name)() as cured:
+                executor = getattr(cured.data_stream, 'executor', None)
+                try:
+                    pairs = list(six.moves.zip_longest(
+                        slow.get_epoch_iterator(),
+                        cured.get_epoch_iterator()))
+                finally:
+                    if executor is not None:
+                        executor.shutdown()
+            self.assertEqual(len(pairs), 4)
+            for (one,), (other,) in pairs:
+                self.assertEqual(one.dtype, other.dtype)
+                numpy.testing.assert_array_equal(one, other)
+
+    def test_training(self):
+        self.assertGreater(self.module.seconds(self.module.slow_step()), 0)
 
 
 class TestTexts(unittest.TestCase):
