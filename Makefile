@@ -13,7 +13,7 @@ demo: $(VENV)/installed-demo
 
 test: $(VENV)/installed-test
 	$(VENV)/bin/python -m flake8 \
-		fuel_prefetch tests benchmarks docs/conf.py setup.py noxfile.py
+		fuel_prefetch tests benchmarks docs setup.py noxfile.py
 	$(VENV)/bin/python -m nose2
 
 test-all: $(VENV)/installed-matrix
@@ -24,6 +24,7 @@ test-chaos: $(VENV)/installed-test
 
 docs: $(VENV)/installed-docs
 	$(VENV)/bin/python -m sphinx -n -W --keep-going docs docs/_build/html
+	$(VENV)/bin/python docs/check_links.py docs/_build/html
 
 dist: $(VENV)/installed-dist
 	CC=true LDSHARED=true $(VENV)/bin/python tests/check_dist.py
