@@ -22,7 +22,7 @@ from fuel.transformers import Mapping
 from fuel_prefetch import BackgroundDataStream, ParallelMapping
 from fuel_prefetch.bin import demo, digits
 from fuel_prefetch.bin.digits import Network
-from fuel_prefetch.bin.main import interrupt, make_parser
+from fuel_prefetch.bin.main import COMMANDS, interrupt, make_parser
 
 from tests import ConcurrentTestCase
 
@@ -97,7 +97,25 @@ class TestCommandLine(FolderTestCase):
     def test_help_names_the_commands(self):
         code, output, _ = self.parse('--help')
         self.assertEqual(code, 0)
-        self.assertIn('demo', output)
+        for module in COMMANDS:
+            self.assertIn(module.__name__.split('.')[-1], output)
+        self.assertIn('exit codes:', output)
+        self.assertIn('130  interrupted', output)
+
+    def test_unknown_options_are_told_with_the_command(self):
+        for command in (['demo'], ['profile', 'a:b', '--step-time', '1ms'],
+                        ['bench'], ['serve', 'a:b']):
+            code, _, errors = self.parse(*(command + ['--bad']))
+            self.assertEqual(code, 2)
+            self.assert_one_line(errors, 'fuel-prefetch {}: error:'.format(
+                command[0]), '--bad')
+
+    def test_every_command_tells_its_exit_codes(self):
+        for module in COMMANDS:
+            code, output, _ = self.parse(
+                module.__name__.split('.')[-1], '--help')
+            self.assertEqual(code, 0)
+            self.assertIn('exit codes:', output)
 
     def test_mistakes_are_told_in_one_line(self):
         code, output, errors = self.call('demo', '--max-store', '0')

@@ -19,8 +19,25 @@ from fuel_prefetch.version import version
 COMMANDS = (demo, profile, bench, serve, status, keygen)
 
 
+EXIT_CODES = """\
+exit codes:
+  0    it did what it was asked to
+  1    it could not, or your stream raised an error
+  2    a bad option, or there is no such thing as was named
+  130  interrupted by Ctrl-C
+'fuel-prefetch COMMAND --help' tells what these mean for a command.
+"""
+
+
 class Parser(argparse.ArgumentParser):
-    """A parser that reports a bad value in one line."""
+    """A parser that reports a mistake in one line, with the command."""
+    def parse_args(self, args=None, namespace=None):
+        args, unknown = self.parse_known_args(args, namespace)
+        if unknown:
+            args.parser.error(
+                'unrecognized arguments: ' + ' '.join(unknown))
+        return args
+
     def error(self, message):
         self.exit(2, '{}: error: {}\n'.format(self.prog, message))
 
@@ -29,7 +46,9 @@ def make_parser():
     parser = Parser(
         prog='fuel-prefetch',
         description='Reads ahead of a Fuel data stream while the model '
-                    'trains.')
+                    'trains.',
+        epilog=EXIT_CODES,
+        formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument('--version', action='version',
                         version='%(prog)s ' + version)
     subparsers = parser.add_subparsers(dest='command', metavar='command')
@@ -42,7 +61,7 @@ def make_parser():
             description=module.__doc__,
             formatter_class=argparse.RawDescriptionHelpFormatter)
         module.add_arguments(subparser)
-        subparser.set_defaults(run=module.run)
+        subparser.set_defaults(run=module.run, parser=subparser)
     return parser
 
 
