@@ -1,11 +1,11 @@
 """A client's end of a connection to a server: what is asked, what comes."""
 from __future__ import absolute_import, division, print_function
 
-import binascii
 import os
 import platform
 from collections import deque
 
+import numpy
 import zmq
 
 from fuel_prefetch import wire
@@ -20,6 +20,9 @@ from fuel_prefetch.waiting import deadline_of, monotonic, process_token
 # to say yet it costs next to nothing.
 RETRY = 1.
 LOOK = .1  # seconds until a waiting reader notices that it was closed
+LARGE_BLOCK = 2 ** 25 - 2 ** 13  # bytes; what it takes for most, at its most
+# Enumerations take their time.
+_NOBLOCK, _SNDMORE = int(zmq.NOBLOCK), int(zmq.SNDMORE)
 FRAME_BYTES = 2 ** 31  # that libzmq accepts at most, before it allocates
 
 # One for each process: a context that is collected waits for its sockets,
@@ -40,6 +43,10 @@ def _context():
     if token not in _contexts:
         # The other process's stay referenced, lest they are terminated here.
         _contexts[token] = zmq.Context()
+        # From a block that was freed glibc learns not to give the memory of
+        # smaller ones back to the system, which for each batch would cost
+        # more than the batch.
+        numpy.empty(LARGE_BLOCK, numpy.uint8)
     return _contexts[token]
 
 
@@ -75,6 +82,17 @@ class Sequence(object):
         self.taken = 0
         self.complete = False
         self.gone = None  # why the server, stopped, sends nothing more
+
+    def take(self):
+        message = self.arrived[0]
+        self.taken = message.a + 1
+        self.arrived.popleft()
+        return message
+
+    def tidy(self):
+        """Complete a :meth:`take` that Ctrl-C has cut short."""
+        while self.arrived and self.arrived[0].a < self.taken:
+            self.arrived.popleft()
 
     def request(self, kind):
         return wire.head(kind, self.run, self.taken,
@@ -143,6 +161,8 @@ class Connection(object):
             socket.setsockopt(zmq.CURVE_SECRETKEY, secret)
             socket.setsockopt(zmq.CURVE_SERVERKEY, server_public)
         socket.connect(address)
+        self._poller = zmq.Poller()
+        self._poller.register(socket, zmq.POLLIN)
         self.info = None
 
     def shake_hands(self):
@@ -234,14 +254,15 @@ class Connection(object):
 
     def next(self, sequence):
         """Return the next message of a sequence, or ``None`` at its end."""
-        while self._receive_now(sequence):
-            pass
-        if sequence.complete and not sequence.arrived:
-            return None
+        sequence.tidy()
         if sequence.gone is None and not sequence.complete:
             self._send([sequence.request(wire.NEXT)])
         deadline = retry = None
         while not sequence.arrived and not sequence.complete:
+            message = self._read_now()
+            if message is not None:
+                self._take_in(message, sequence)
+                continue
             if sequence.gone is not None:
                 raise Gone(sequence.gone)
             if deadline is None:
@@ -257,14 +278,7 @@ class Connection(object):
                 self._take_in(message, sequence)
         if not sequence.arrived:
             return None
-        sequence.taken += 1
-        return sequence.arrived.popleft()
-
-    def _receive_now(self, sequence):
-        if not self._socket.getsockopt(zmq.EVENTS) & zmq.POLLIN:
-            return False
-        self._take_in(self._read(), sequence)
-        return True
+        return sequence.take()
 
     def _take_in(self, message, sequence):
         kind = message.kind
@@ -284,7 +298,9 @@ class Connection(object):
 
     def _send(self, frames):
         try:
-            self._socket.send_multipart(frames, zmq.NOBLOCK)
+            for frame in frames[:-1]:
+                self._socket.send(frame, _NOBLOCK | _SNDMORE)
+            self._socket.send(frames[-1], _NOBLOCK)
         except zmq.Again:
             pass  # nobody has taken what was asked before
 
@@ -299,8 +315,8 @@ class Connection(object):
             if now >= retry:
                 return None
             until = retry if deadline is None else min(retry, deadline)
-            if self._socket.poll(max(1, 1000 * min(LOOK, until - now))):
-                return self._read()
+            if self._poller.poll(max(1, 1000 * min(LOOK, until - now))):
+                return self._read_now()
 
     def _time_out(self, what):
         if self._heard is None:
@@ -314,24 +330,17 @@ class Connection(object):
                               '{}'.format(what, self.address, self.timeout,
                                           text))
 
-    def _read(self):
-        """Read a message that is there."""
-        socket = self._socket
-        first = socket.recv(copy=True)
+    def _read_now(self):
+        """Read a message, or return ``None`` if none is there."""
         try:
-            # Of small ones a copy is cheaper than to keep libzmq's memory,
-            # in which they don't lie aligned.
-            small = len(first) == 32 and int(
-                binascii.hexlify(first[16:24]), 16) < wire.SMALL
-            frames, nbytes = [], 0
-            while socket.getsockopt(zmq.RCVMORE):
-                frame = socket.recv(copy=small)
-                frame = frame if small else writable(frame)
-                nbytes += len(frame)
-                frames.append(frame)
-            message = wire.parse(first, frames, wire.ANSWERS)
-            if len(frames) > wire.MOST_FRAMES or nbytes > self.max_bytes:
-                raise wire.Malformed('a message that is too large')
+            frame = self._socket.recv(_NOBLOCK, copy=False)
+        except zmq.Again:
+            return None
+        try:
+            message = wire.parse(frame.bytes, self._read_frames(frame),
+                                 wire.ANSWERS)
+            if len(message.frames) > wire.MOST_FRAMES:
+                raise wire.Malformed('too many frames')
         except wire.OtherVersion as error:
             raise PrefetchError('the server at {} speaks {}'.format(
                 self.address, error))
@@ -341,13 +350,26 @@ class Connection(object):
         self._heard = monotonic()
         return message
 
+    def _read_frames(self, frame):
+        """Return the frames of a message after its first one."""
+        frames, nbytes = [], len(frame)
+        try:
+            while frame.more:
+                frame = self._socket.recv(copy=False)
+                nbytes += len(frame)
+                if nbytes > self.max_bytes + wire.SMALL:
+                    raise wire.Malformed('a message that is too large')
+                frames.append(writable(frame))
+        except BaseException:
+            # Such as Ctrl-C. What follows is no message without its head;
+            # this one is asked for again.
+            while self._socket.getsockopt(zmq.RCVMORE):
+                self._socket.recv()
+            raise
+        return frames
+
     def batch(self, message):
         """Return the batch of a message."""
-        small = message.b < wire.SMALL
-        if small:
-            message = message._replace(
-                frames=message.frames[:1] +
-                [bytearray(frame) for frame in message.frames[1:]])
         try:
             return wire.unpack_batch(message, self.max_bytes)
         except wire.Malformed as error:
@@ -364,8 +386,10 @@ class Connection(object):
 
 
 def writable(frame):
-    """Return a large frame's memory, or a copy where that is read-only."""
-    memory = frame.buffer
-    if isinstance(memory, memoryview) and not memory.readonly:
-        return memory
+    """Return a frame's memory, or a copy where that is read-only or small."""
+    # Small ones share libzmq's memory, and don't lie aligned in it.
+    if len(frame) >= wire.SMALL:
+        memory = frame.buffer
+        if isinstance(memory, memoryview) and not memory.readonly:
+            return memory
     return bytearray(frame.bytes)

@@ -28,6 +28,9 @@ HEARTBEAT_TIMEOUT = 30.  # and until it takes a silent connection for broken
 LINGER = 2.  # seconds to hand over what was sent, when the server stops
 MOST_AT_ONCE = 100  # messages taken in before any results of the supply
 MOST_REMEMBERED = 1000  # peers that were told off, lest the log fills up
+# Enumerations take their time.
+_NOBLOCK, _SNDMORE = int(zmq.NOBLOCK), int(zmq.SNDMORE)
+_EVENTS, _POLLIN = int(zmq.EVENTS), int(zmq.POLLIN)
 EXIT_TIMEOUT = 1.  # seconds that the interpreter's end may take
 
 _running = weakref.WeakSet()
@@ -306,9 +309,13 @@ class Answering(object):
                 if self._bell in ready:
                     os.read(self._bell, 64)
                     self._rung = False  # before looking, so none is missed
-                    self._take_results()
+                # Results first, as they came before what is asked for.
+                self._take_results()
                 if self._socket in ready:
                     self._take_messages()
+                if self.desk is not None:
+                    # All that came is handed out at once.
+                    self.supply.awaited = self.desk.pump()
                 if self._probe_at is not None and (
                         monotonic() >= self._probe_at):
                     self._probe()
@@ -333,6 +340,8 @@ class Answering(object):
         os.close(self._ringer)
 
     def _patience(self):
+        if self.supply.awaited and self.supply.results:
+            return 0  # this one may have come before that was set
         if self._probe_at is None:
             return None
         return max(0, (self._probe_at - monotonic()) * 1000) + 1
@@ -347,8 +356,6 @@ class Answering(object):
                 self._refuse_all(wire.unpack_dict(value.frames))
             else:
                 self._make_desk(value)
-        if self.desk is not None:
-            self.desk.pump()
 
     def _make_desk(self, info):
         self.desk = Desk(self.supply, self._send, self._about['max_store'],
@@ -369,15 +376,19 @@ class Answering(object):
         self._stopping = True
 
     def _take_messages(self):
+        socket = self._socket
         for _ in range(MOST_AT_ONCE):
-            try:
-                frames = self._socket.recv_multipart(zmq.NOBLOCK)
-            except zmq.Again:
+            if not socket.getsockopt(_EVENTS) & _POLLIN:
                 return
+            identity, frames, more = socket.recv(), [], True
+            while more:
+                frame = socket.recv(copy=False)
+                more = frame.more
+                frames.append(frame.bytes)
             if self.desk is not None:
-                self._take_message(frames[0], frames[1:])
+                self._take_message(identity, frames)
             elif len(self._early) < wire.MOST_CLIENTS:
-                self._early.append((frames[0], frames[1:]))
+                self._early.append((identity, frames))
 
     def _take_message(self, identity, frames):
         try:
@@ -404,12 +415,11 @@ class Answering(object):
     def _send(self, identity, frames):
         """Send a message if that can be; else the client asks again."""
         try:
-            self._socket.send(identity, zmq.NOBLOCK | zmq.SNDMORE)
-            last = len(frames) - 1
-            for index, frame in enumerate(frames):
-                self._socket.send(
-                    frame, 0 if index == last else zmq.SNDMORE,
-                    copy=isinstance(frame, bytes))
+            socket = self._socket
+            socket.send(identity, _NOBLOCK | _SNDMORE)
+            for frame in frames[:-1]:
+                socket.send(frame, _SNDMORE, copy=len(frame) < wire.SMALL)
+            socket.send(frames[-1], copy=len(frames[-1]) < wire.SMALL)
         except zmq.ZMQError as error:
             if error.errno == zmq.EHOSTUNREACH:
                 self._expect_return(identity)

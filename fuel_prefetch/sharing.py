@@ -62,6 +62,9 @@ class Client(object):
         self.stopped = None
         self.ended = False
 
+    def is_hungry(self):
+        return self.number < self.wanted and self.stopped is None
+
 
 # A client is IDLE, WAITING or READING; the epoch is one of
 #
@@ -241,7 +244,6 @@ class Desk(object):
                 self._supply.command('go_on')
         if message.kind == wire.AGAIN:
             self._repeat(client, message.b)
-        self._give()
 
     def _repeat(self, client, number):
         said = client.ended
@@ -257,25 +259,31 @@ class Desk(object):
     # Giving
 
     def _give(self):
-        """Hand out what is ready to those who want it."""
+        """Hand out what is ready to those who want it.
+
+        Returns
+        -------
+        waiting : bool
+            Whether one wants more than there was.
+
+        """
         readers = self._reading()
-        if not self._broadcast:
+        hungry = [client for client in readers if client.is_hungry()]
+        waiting = bool(hungry)
+        if not self._broadcast and len(hungry) > 1:
             # One each in turns, first to who has the least.
-            readers.sort(key=lambda client: len(client.given))
-        giving = True
-        while giving:
-            giving = False
-            for client in readers:
-                if client.number < client.wanted and client.stopped is None:
-                    item = self._item_for(client, readers)
-                    if item is not None:
-                        self._give_one(client, item)
-                        giving = True
+            hungry.sort(key=lambda client: len(client.given))
+        while hungry:
+            hungry = [client for client in hungry if
+                      self._give_one(client, readers) and client.is_hungry()]
+        if waiting and readers:
+            waiting = any(client.is_hungry() for client in readers)
         if self.phase == OVER and not self.ready:
             self._end(readers)
         elif readers and self._busy is None and (
                 any(client.wanted for client in readers)):
             self._permit(readers)
+        return waiting
 
     def _permit(self, readers):
         """Let the supply read as much as there is room for."""
@@ -301,7 +309,11 @@ class Desk(object):
                 reader.own.append(item)
         return client.own.popleft() if client.own else None
 
-    def _give_one(self, client, item):
+    def _give_one(self, client, readers):
+        """Give a client an item; return whether there was one."""
+        item = self._item_for(client, readers)
+        if item is None:
+            return False
         client.given.append((client.number, item))
         self._send(client.identity, item.message(client.run, client.number))
         if item.kind == wire.ERROR:
@@ -311,6 +323,7 @@ class Desk(object):
             self.batches += 1
             self.nbytes += item.nbytes
         client.number += 1
+        return True
 
     def _end(self, readers):
         if not self._broadcast and any(
@@ -487,8 +500,15 @@ class Desk(object):
         self._start_operations()
 
     def pump(self):
-        """Hand out what came since; called after some results."""
-        self._give()
+        """Hand out what there is; called after results and requests.
+
+        Returns
+        -------
+        waiting : bool
+            Whether the next item is wanted by somebody.
+
+        """
+        return self._give()
 
     def _began(self):
         self.phase = OPEN

@@ -62,6 +62,10 @@ class Supply(object):
         names are those of the commands, for a command that was carried out;
         ``'failed'`` with an :class:`.Item`, for one that raised; ``'item'``;
         and ``'over'``, for the end of the epoch.
+    awaited : bool
+        Whether to ring for an item, too, rather than only for the rest. The
+        owner looks at `results` once more after it set this, so that either
+        sees what the other has done.
 
     """
     def __init__(self, stream, ring, codec=None, copy=False,
@@ -69,6 +73,7 @@ class Supply(object):
         self.stream = stream
         self.results = deque()
         self.counters = Counters()
+        self.awaited = False
         self._ring = ring
         self._codec = codec
         self._copy = copy
@@ -128,6 +133,10 @@ class Supply(object):
                                else None)
                 if command is None:
                     self._read_one()
+                    # Without the lock: what changes is seen a batch later.
+                    while self._may_read() and not (
+                            self._commands or self._stopping):
+                        self._read_one()
                 else:
                     self._carry_out(*command)
                 command = None  # it may hold what a client sent
@@ -141,7 +150,9 @@ class Supply(object):
 
     def _post(self, name, value=None):
         self.results.append((name, value))
-        self._ring()
+        # In this order; see `awaited`.
+        if self.awaited or name != 'item':
+            self._ring()
 
     def _carry_out(self, name, args):
         try:

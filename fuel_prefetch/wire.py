@@ -78,26 +78,28 @@ class Item(object):
         The number of the codec that some are compressed with, or 0.
 
     """
-    __slots__ = 'kind', 'frames', 'nbytes', 'codec', '_joined'
+    __slots__ = 'kind', 'frames', 'nbytes', 'codec', '_joined', '_rest'
 
     def __init__(self, kind, frames, codec=0):
         self.kind = kind
         self.frames = frames
-        self.nbytes = sum(
-            frame.nbytes if isinstance(frame, numpy.ndarray) else len(frame)
-            for frame in frames)
         self.codec = codec
+        self.nbytes = 0
         # Each frame has its price, which is most of that of a small batch.
-        self._joined = self.nbytes < SMALL and b''.join(
-            part for frame in frames
-            for part in (_LENGTH.pack(len(frame)), frame))
+        joined = []
+        for frame in frames:
+            size = len(frame)
+            self.nbytes += size
+            if self.nbytes < SMALL:
+                joined += [_LENGTH.pack(size), frame]
+        count = len(joined) // 2
+        self._joined = b''.join(joined)
+        self._rest = frames[count:]
 
     def message(self, call, number):
         """Return the frames of a message with it."""
-        first = head(self.kind, call, number, self.nbytes, self.codec)
-        if self._joined:
-            return [first + self._joined]
-        return [first] + self.frames
+        return [head(self.kind, call, number, self.nbytes, self.codec) +
+                self._joined] + self._rest
 
     def save(self):
         """Return it in plain objects, for a checkpoint."""
@@ -120,19 +122,28 @@ def parse(first, frames, kinds):
         If it isn't one of `kinds`.
 
     """
+    if len(first) < _HEAD.size:
+        _refuse(first)
+    magic, version, kind, call, a, b, c = _HEAD.unpack_from(first)
+    if magic != MAGIC or version != VERSION:
+        _refuse(first)
+    if len(first) > _HEAD.size:
+        if kinds is not ANSWERS:
+            raise Malformed('a head of {} bytes'.format(len(first)))
+        frames = _split(first) + frames
+    if kind not in kinds:
+        raise Malformed('no message of kind {} is expected'.format(kind))
+    return Message(kind, call, a, b, c, frames)
+
+
+def _refuse(first):
+    """Raise what is wrong with a head, the rest of which may be anything."""
     if len(first) < 4 or first[:2] != MAGIC:
         raise Malformed('no head')
     version = ord(first[2:3])
     if version != VERSION:
         raise OtherVersion(version)
-    if len(first) != _HEAD.size:
-        if len(first) < _HEAD.size or frames or kinds is not ANSWERS:
-            raise Malformed('a head of {} bytes'.format(len(first)))
-        frames = _split(first)
-    _, _, kind, call, a, b, c = _HEAD.unpack_from(first)
-    if kind not in kinds:
-        raise Malformed('no message of kind {} is expected'.format(kind))
-    return Message(kind, call, a, b, c, frames)
+    raise Malformed('a head of {} bytes'.format(len(first)))
 
 
 def _split(first):
@@ -146,7 +157,11 @@ def _split(first):
         if at + length > len(first):
             raise Malformed('a frame of {} bytes in a smaller one'.format(
                 length))
-        frames.append(first[at:at + length])
+        if len(frames) == MOST_FRAMES:
+            raise Malformed('too many frames')
+        # The first is a header; the memory of others will be a batch's.
+        frame = first[at:at + length]
+        frames.append(bytearray(frame) if frames else frame)
         at += length
     return frames
 

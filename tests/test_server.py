@@ -59,6 +59,20 @@ class Picky(Exception):
         super(Picky, self).__init__(one, other)
 
 
+class Interrupted(object):
+    """A socket on which Ctrl-C comes before a message's second frame."""
+    def __init__(self, socket):
+        self.socket = socket
+
+    def recv(self, flags=0, copy=True):
+        if not flags and not copy:
+            raise KeyboardInterrupt
+        return self.socket.recv(flags, copy=copy)
+
+    def __getattr__(self, name):
+        return getattr(self.socket, name)
+
+
 def helper_that_fails(example):
     if example[0] == 3:
         raise ValueError('three')
@@ -372,6 +386,39 @@ class TestOneClient(ServerTestCase):
         client._connection.timeout = 10.
         gated.permit(3)
         self.assertEqual(values(iterator), [0, 1])
+
+    def test_interrupt_in_the_midst_of_a_message(self):
+        """Ctrl-C between two of its frames: it is asked for again."""
+        client = self.remote(listed(*[
+            numpy.full(20000, number) for number in range(6)]))
+        iterator = client.get_epoch_iterator()
+        next(iterator)
+        bare = client._connection._socket
+        client._connection._socket = Interrupted(bare)
+        self.assertRaises(KeyboardInterrupt, next, iterator)
+        client._connection._socket = bare
+        self.assertEqual([int(value[0]) for value in values(iterator)],
+                         [1, 2, 3, 4, 5])
+
+    def test_item_that_comes_as_the_server_goes_to_sleep(self):
+        """Too early to be rung for, and too late to be handed out."""
+        gated = Gated([(0,)])
+        server = self.serve(IteratorStream(lambda: gated))
+        iterator = self.connect(server).get_epoch_iterator()
+        supply, desk = server._answering.supply, server._answering.desk
+        pump, came = desk.pump, []
+
+        def slowly():
+            waiting = pump()
+            if waiting and not came:
+                self.assertFalse(supply.awaited)
+                gated.permit(1)
+                came.append(wait_until(lambda: supply.results))
+            return waiting
+        desk.pump = slowly
+        self.assertEqual(next(iterator), (0,))
+        self.assertEqual(came, [True])
+        gated.permit(1)
 
     def test_epoch_that_begins_late(self):
         """One that timed out is had once more, not begun twice."""

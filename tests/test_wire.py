@@ -144,6 +144,22 @@ class TestMessages(ServerTestCase):
                 [wire.head(wire.BATCH)], [wire.head(0)]]:
             self.assertRaises(wire.Malformed, wire.parse_request, frames)
 
+    def test_small_frames_come_with_the_head(self):
+        arrays = (numpy.arange(5), numpy.zeros(wire.SMALL), numpy.arange(7))
+        for count, frames in [(1, 1), (2, 2), (3, 3)]:
+            item = wire.pack_batch(arrays[:count])
+            sent = item.message(7, 8)
+            self.assertEqual(len(sent), frames)
+            message = wire.parse(sent[0], sent[1:], wire.ANSWERS)
+            self.assertEqual((message.call, message.a), (7, 8))
+            self.assertEqual(len(message.frames), 1 + count)
+            for one, other in zip(wire.unpack_batch(message), arrays):
+                numpy.testing.assert_array_equal(one, other)
+        first = wire.head(wire.BATCH)
+        parts = b'\0' * 4 * (wire.MOST_FRAMES + 1)
+        self.assertRaises(wire.Malformed, wire.parse, first + parts, [],
+                          wire.ANSWERS)
+
     def test_a_small_message_does_not_unfold(self):
         """Nothing larger than was announced, and allowed, is allocated."""
         bomb = zlib.compress(b'\0' * 10 ** 7)
@@ -334,10 +350,17 @@ class TestSequence(ServerTestCase):
                     wire.Message(kind, run, at, 0, 0, []))
                 self.assertEqual(missing, run == 7 and at > expected)
                 if sequence.arrived and rng.random() < .5:
-                    taken.append(sequence.arrived.popleft().a)
-                    sequence.taken += 1
+                    taken.append(sequence.take().a)
             taken += [message.a for message in sequence.arrived]
             self.assertEqual(taken, list(range(count)))
+
+    def test_take_that_was_cut_short(self):
+        sequence = connection.Sequence(7, 3)
+        for number in range(3):
+            sequence.sort_in(wire.Message(wire.BATCH, 7, number, 0, 0, []))
+        sequence.taken += 1  # and then Ctrl-C came
+        sequence.tidy()
+        self.assertEqual([sequence.take().a, sequence.take().a], [1, 2])
 
 
 class TestLocal(ServerTestCase):
