@@ -13,6 +13,7 @@ from fuel_prefetch.connection import Connection, Gone, Sequence
 from fuel_prefetch.exceptions import (
     PrefetchError, PrefetchTimeout, WorkerDied)
 from fuel_prefetch.keys import check_address
+from fuel_prefetch.schemes import ServedScheme
 from fuel_prefetch.waiting import (
     acquire, deadline_of, process_token, time_left)
 
@@ -64,6 +65,10 @@ class RemoteDataStream(AbstractDataStream):
     sources : tuple of str
         The server's, as `axis_labels` and `produces_examples`. Reading one
         connects.
+    iteration_scheme : :class:`~fuel.schemes.IterationScheme` or None
+        What the served stream's scheme tells of an epoch's length, which is
+        what Blocks' ``ProgressBar`` looks for; ``None`` if it tells none.
+        With several clients, that is the length for all of them together.
 
     Raises
     ------
@@ -153,6 +158,17 @@ class RemoteDataStream(AbstractDataStream):
     @produces_examples.setter
     def produces_examples(self, value):
         self._produces_examples = value
+
+    @property
+    def iteration_scheme(self):
+        if self._iteration_scheme is not None:
+            return self._iteration_scheme
+        length = self._info('length')
+        return length and ServedScheme(*length)
+
+    @iteration_scheme.setter
+    def iteration_scheme(self, value):
+        self._iteration_scheme = value
 
     def _info(self, name):
         with self._locked():

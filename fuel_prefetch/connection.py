@@ -9,6 +9,7 @@ import numpy
 import zmq
 
 from fuel_prefetch import wire
+from fuel_prefetch.arguments import is_count
 from fuel_prefetch.compression import CODECS, codec_of
 from fuel_prefetch.exceptions import (
     PrefetchError, PrefetchTimeout, remote_error)
@@ -190,9 +191,15 @@ class Connection(object):
                     'the server at {} compresses with {}, which is not '
                     'installed here'.format(self.address, str(codec)))
         for name in ('sources', 'axis_labels', 'produces_examples',
-                     'checkpoints'):
+                     'checkpoints', 'length'):
             if name not in info:
                 raise wire.Malformed('the server does not tell its ' + name)
+        length = info['length']
+        if length is not None and not (
+                isinstance(length, tuple) and len(length) == 2 and
+                is_count(length[0]) and length[0] < 2 ** 62 and (
+                    length[1] is None or is_count(length[1]))):
+            raise wire.Malformed('the server tells no length')
         self.info = info
 
     def new_call(self):

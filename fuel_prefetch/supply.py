@@ -15,6 +15,7 @@ from fuel_prefetch import wire
 from fuel_prefetch.context import inherit
 from fuel_prefetch.exceptions import PrefetchError
 from fuel_prefetch.inspection import Inspection
+from fuel_prefetch.schemes import length_of
 from fuel_prefetch.stats import Counters
 
 STATE_VERSION = 1  # of a checkpoint's file
@@ -236,7 +237,8 @@ class Supply(object):
         labels = stream.axis_labels
         info = {'sources': tuple(stream.sources),
                 'axis_labels': labels and dict(labels),
-                'produces_examples': produces_examples}
+                'produces_examples': produces_examples,
+                'length': length_of(getattr(stream, 'iteration_scheme', None))}
         wire.pack(info)  # so that it fails here if it can't be sent
         return info
 
