@@ -13,7 +13,6 @@ import multiprocessing
 import shutil
 import sys
 import tempfile
-import threading
 from functools import partial
 
 import fuel_prefetch  # noqa: F401  (before anything of Fuel's)
@@ -21,16 +20,17 @@ import numpy
 import zmq
 from concurrent.futures import ProcessPoolExecutor
 
-from fuel_prefetch import parallel_map
+from fuel_prefetch import RemoteDataStream, parallel_map
 from fuel_prefetch.bin.main import main
 from benchmarks import peers
-from benchmarks.measure import ahead, read, report, side_by_side
+from benchmarks.measure import (
+    ahead, in_turns, read, report, settled, side_by_side)
 from benchmarks.processes import (
     process_bandwidth, process_loops, process_resident, process_starts,
     process_tiny)
-from benchmarks.serving import Reader, Server, epoch, remote
+from benchmarks.serving import Process, Reader, together
 from benchmarks.streams import (
-    CountedStream, compress, numpy_step, queue_thread, sleep)
+    CountedStream, compress, numpy_step, queue_thread, sleep, timed)
 from benchmarks.work import (
     bounded_window, calibrated_zlib, count_up, nap, uneven)
 
@@ -146,7 +146,7 @@ def server():
     """A server in another process, beside bare pyzmq and Fuel's server."""
     folder = tempfile.mkdtemp()
     try:
-        for nbytes, count in [(2 ** 10, 3000), (2 ** 20, 200), (2 ** 24, 20)]:
+        for nbytes, count in [(2 ** 10, 3000), (2 ** 20, 400), (2 ** 24, 40)]:
             for transport in ('tcp', 'ipc'):
                 serve_and_read(transport, folder, nbytes, count)
     finally:
@@ -159,45 +159,45 @@ def serve_and_read(transport, folder, nbytes, count):
                 if transport == 'tcp' else
                 'ipc://{}/{}-{}'.format(folder, which, nbytes))
         for index, which in enumerate(['ours', 'push', 'reply', 'fuels'])}
-    servers = [Server(which, address, nbytes, count)
-               for which, address in addresses.items()]
-    readers = [Reader(kind, addresses[which]) for which, kind in [
-        ('push', zmq.PULL), ('reply', zmq.DEALER), ('fuels', zmq.PULL)]]
-    pull, request, fuels = readers
-    stream, other = remote(addresses['ours']), remote(addresses['ours'])
+    warm = 30
+    count += warm
+    processes = [Process(which, address, nbytes, count)
+                 for which, address in addresses.items()]
+    clients = [Process('client', addresses['ours']) for _ in range(2)]
+    pull, request, fuels = readers = [
+        Reader(kind, addresses[which], count, nbytes)
+        for which, kind in [('push', zmq.PULL), ('reply', zmq.DEALER),
+                            ('fuels', zmq.PULL)]]
+    # As deep as the requests, and as the queue of either end of PUSH/PULL.
+    shallow, deep = streams = [
+        RemoteDataStream(addresses['ours'], max_store=depth)
+        for depth in (2, 10)]
     source, target = numpy.zeros((2, nbytes), 'uint8')
-
-    def together():
-        threads = [threading.Thread(target=epoch, args=(one,))
-                   for one in (stream, other)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-
-    for one in servers:
-        one.__enter__()
+    for process in processes + clients:
+        process.__enter__()
     try:
-        for warm_up in (lambda: epoch(stream), lambda: pull.pull(30),
-                        lambda: request.request(9), lambda: fuels.fuels(30)):
-            warm_up()
-        ours, pulled, requested, theirs, copied, both = side_by_side(
-            lambda: epoch(stream), lambda: pull.pull(count),
-            lambda: request.request(count), lambda: fuels.fuels(count),
-            lambda: [numpy.copyto(target, source) for _ in range(count)],
-            together)
+        together(clients)
+        few, ours, pulled, requested, theirs, copied, one, two = in_turns(*[
+            partial(settled, read, warm) for read in (
+                shallow.get_epoch_iterator, deep.get_epoch_iterator,
+                pull.pull, request.request, fuels.fuels)] + [
+            partial(timed, call) for call in (
+                lambda: [numpy.copyto(target, source)
+                         for _ in range(count - warm)],
+                lambda: together(clients[:1]), lambda: together(clients))])
         name = '{} bytes over {}: '.format(nbytes, transport)
-        report(name + 'ours', nbytes * count / ours / 1e6, 'MB/s')
-        report('    bare PUSH/PULL / ours', pulled / ours, '')
-        report('    ours / bare requests, 3 deep', ours / requested, '')
-        report("    Fuel's server / ours", theirs / ours, '')
-        report('    memcpy / ours', copied / ours, '')
-        report('    two clients together / one', both / ours, '')
+        report(name + 'ours, 10 deep', nbytes * (count - warm) / ours / 1e6,
+               'MB/s')
+        report('    bare PUSH/PULL / ours, 10 deep', pulled / ours, '')
+        report('    ours / bare requests, 3 deep', few / requested, '')
+        report("    Fuel's server / ours, 10 deep", theirs / ours, '')
+        report('    memcpy / ours, 10 deep', copied / ours, '')
+        report('    two clients together / one', two / one, '')
     finally:
-        for one in readers + [stream, other]:
-            one.close()
-        for one in servers:
-            one.__exit__()
+        for end in readers + streams:
+            end.close()
+        for process in processes + clients:
+            process.__exit__()
 
 
 PARTS = [hand_over, size, overlap, epochs, mapping, process_starts,

@@ -65,6 +65,18 @@ def under_way(batches, warm, count, step=None):
         return monotonic() - start
 
 
+def settled(read, warm):
+    """Return the seconds for all batches that `read` gives after `warm`.
+
+    So what was on its way before the first one was asked for doesn't count.
+
+    """
+    for number, _ in enumerate(read()):
+        if number == warm:
+            start = monotonic()
+    return monotonic() - start
+
+
 def report(what, value, unit):
     RESULTS.append((what, value, unit))
     print('{:<62}{:>8.2f} {}'.format(what, value, unit))

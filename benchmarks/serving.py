@@ -1,7 +1,7 @@
 """Servers, each in a process of its own, and what reads from them.
 
 ``python -m benchmarks.serving WHICH ADDRESS NBYTES COUNT`` is one of the
-servers; it serves until it is killed.
+servers, ``... client ADDRESS`` a client of ours; each until it is killed.
 
 """
 from __future__ import absolute_import, division, print_function
@@ -9,6 +9,7 @@ from __future__ import absolute_import, division, print_function
 import os
 import subprocess
 import sys
+from itertools import cycle
 
 import numpy
 import zmq
@@ -18,97 +19,129 @@ from fuel_prefetch import RemoteDataStream, serve
 from benchmarks.streams import CountedStream
 
 
-class Server(object):
-    """A server's process, for a `with` statement."""
-    def __init__(self, which, address, nbytes, count=0):
+class Process(object):
+    """A process of this module, for a `with` statement."""
+    def __init__(self, *args):
         self.args = [sys.executable, '-W', 'ignore', '-m',
-                     'benchmarks.serving', which, address, str(nbytes),
-                     str(count)]
+                     'benchmarks.serving'] + [str(arg) for arg in args]
 
     def __enter__(self):
         with open(os.devnull, 'w') as null:
-            self.process = subprocess.Popen(self.args, stderr=null)
+            self.process = subprocess.Popen(
+                self.args, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+                stderr=null)
         return self
 
     def __exit__(self, *exc_info):
         self.process.kill()
         self.process.wait()
+        self.process.stdin.close()
+        self.process.stdout.close()
+
+    def begin(self):
+        """Have a client read an epoch."""
+        self.process.stdin.write(b'go\n')
+        self.process.stdin.flush()
+
+    def end(self):
+        """Wait until it has."""
+        self.process.stdout.readline()
 
 
-def push(address, array):
-    """Push an array for ever: what bare pyzmq does at its best."""
+def together(clients):
+    """Have client processes share an epoch."""
+    for client in clients:
+        client.begin()
+    for client in clients:
+        client.end()
+
+
+# The servers, all of which send the same arrays. Large ones aren't copied.
+
+def push(address, arrays):
+    """Push for ever: what bare pyzmq does at its best."""
     socket = zmq.Context().socket(zmq.PUSH)
     socket.set_hwm(10)
     socket.bind(address)
-    while True:
+    for array in cycle(arrays):
         socket.send(array, copy=array.nbytes < 2 ** 16)
 
 
-def reply(address, array):
+def reply(address, arrays):
     """Answer each request with an array."""
     socket = zmq.Context().socket(zmq.ROUTER)
     socket.bind(address)
-    while True:
+    for array in cycle(arrays):
         identity, _ = socket.recv_multipart()
         socket.send(identity, zmq.SNDMORE)
         socket.send(array, copy=array.nbytes < 2 ** 16)
 
 
-def fuels(address, array):
+def fuels(address, arrays):
     """Fuel's `start_server`, but for its log and its choice of address."""
     from fuel.server import send_arrays
     socket = zmq.Context().socket(zmq.PUSH)
     socket.set_hwm(10)
     socket.bind(address)
-    while True:
+    for array in cycle(arrays):
         send_arrays(socket, (array,))
 
 
+def read_epochs(address):
+    """Read an epoch of ours for each line of the standard input."""
+    stream = RemoteDataStream(address)
+    for _ in iter(sys.stdin.readline, ''):
+        for _ in stream.get_epoch_iterator():
+            pass
+        print('done')
+        sys.stdout.flush()
+
+
 class Reader(object):
-    """A socket that was connected, and reads."""
-    def __init__(self, kind, address):
+    """A socket that was connected, and reads `count` arrays."""
+    def __init__(self, kind, address, count, nbytes):
+        self.count = count
+        self.copy = nbytes < 2 ** 16
         self.context = zmq.Context()
         self.socket = self.context.socket(kind)
         self.socket.set_hwm(10)
         self.socket.connect(address)
 
-    def pull(self, count):
-        for _ in range(count):
-            numpy.frombuffer(self.socket.recv(copy=False).buffer, 'uint8')
+    def receive(self):
+        if self.copy:
+            return numpy.frombuffer(self.socket.recv(), 'uint8')
+        return numpy.frombuffer(self.socket.recv(copy=False).buffer, 'uint8')
 
-    def request(self, count, depth=3):
+    def pull(self):
+        for _ in range(self.count):
+            yield self.receive()
+
+    def request(self, depth=3):
         for _ in range(depth):
             self.socket.send(b'more')
-        for number in range(count):
-            self.socket.recv()
-            if number + depth < count:
+        for number in range(self.count):
+            yield self.receive()
+            if number + depth < self.count:
                 self.socket.send(b'more')
 
-    def fuels(self, count):
+    def fuels(self):
         from fuel.server import recv_arrays
-        for _ in range(count):
-            recv_arrays(self.socket)
+        for _ in range(self.count):
+            yield recv_arrays(self.socket)
 
     def close(self):
         self.context.destroy(0)
 
 
-def epoch(stream):
-    """Read an epoch of ours."""
-    for _ in stream.get_epoch_iterator():
-        pass
-
-
-def remote(address):
-    return RemoteDataStream(address)
-
-
-def main(which, address, nbytes, count):
-    array = numpy.zeros(int(nbytes), 'uint8')
+def main(which, address, nbytes=0, count=0):
+    if which == 'client':
+        return read_epochs(address)
+    stream = CountedStream(int(count), nbytes=int(nbytes))
     if which == 'ours':
-        serve(CountedStream(int(count), nbytes=int(nbytes)), address)
+        serve(stream, address)
     else:
-        {'push': push, 'reply': reply, 'fuels': fuels}[which](address, array)
+        {'push': push, 'reply': reply, 'fuels': fuels}[which](
+            address, [array for array, in stream.batches])
 
 
 if __name__ == '__main__':
