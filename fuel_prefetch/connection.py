@@ -266,18 +266,16 @@ class Connection(object):
             self._send([sequence.request(wire.NEXT)])
         deadline = retry = None
         while not sequence.arrived and not sequence.complete:
-            message = self._read_now()
-            if message is not None:
-                self._take_in(message, sequence)
-                continue
             if sequence.gone is not None:
-                raise Gone(sequence.gone)
-            if deadline is None:
-                deadline = deadline_of(self.timeout) or float('inf')
-                retry = monotonic() + RETRY
-            message = self._receive(
-                retry, deadline, 'batch {} of the epoch'.format(
-                    sequence.taken))
+                message = self._read_now()
+                if message is None:
+                    raise Gone(sequence.gone)
+            else:
+                if retry is None:
+                    deadline = deadline_of(self.timeout)
+                    retry = monotonic() + RETRY
+                message = self._receive(
+                    retry, deadline, 'batch {} of the epoch', sequence.taken)
             if message is None:
                 retry = monotonic() + RETRY
                 self._send([sequence.request(wire.AGAIN)])
@@ -311,14 +309,14 @@ class Connection(object):
         except zmq.Again:
             pass  # nobody has taken what was asked before
 
-    def _receive(self, retry, deadline, what):
+    def _receive(self, retry, deadline, what, *numbers):
         """Return the next message, or ``None`` when it is time to retry."""
         while True:
             if self.closing:
                 raise PrefetchError('the stream was closed')
             now = monotonic()
             if deadline is not None and now >= deadline:
-                self._time_out(what)
+                self._time_out(what.format(*numbers))
             if now >= retry:
                 return None
             until = retry if deadline is None else min(retry, deadline)

@@ -269,19 +269,20 @@ class Desk(object):
         """
         readers = self._reading()
         hungry = [client for client in readers if client.is_hungry()]
-        waiting = bool(hungry)
+        asked, waiting = bool(hungry), False
         if not self._broadcast and len(hungry) > 1:
             # One each in turns, first to who has the least.
             hungry.sort(key=lambda client: len(client.given))
         while hungry:
-            hungry = [client for client in hungry if
-                      self._give_one(client, readers) and client.is_hungry()]
-        if waiting and readers:
-            waiting = any(client.is_hungry() for client in readers)
+            turn, hungry = hungry, []
+            for client in turn:
+                if not self._give_one(client, readers):
+                    waiting = True
+                elif client.is_hungry():
+                    hungry.append(client)
         if self.phase == OVER and not self.ready:
             self._end(readers)
-        elif readers and self._busy is None and (
-                any(client.wanted for client in readers)):
+        elif asked and self._busy is None:
             self._permit(readers)
         return waiting
 
