@@ -15,6 +15,11 @@ from fuel_prefetch.exceptions import PrefetchError
 from fuel_prefetch.keys import check_address
 
 EXAMPLES = """\
+examples:
+  fuel-prefetch status tcp://127.0.0.1:5557
+  fuel-prefetch status tcp://server:5557 --keys client.key \\
+      --server-key server.key.pub
+
 exit codes:
   0    the server answered
   1    it didn't
