@@ -267,7 +267,9 @@ class RemoteDataStream(AbstractDataStream):
                     self._lose(gone)
                     continue
                 if message is None:
-                    self._epoch, self._sequence = ENDED, None
+                    sequence, self._sequence = self._sequence, None
+                    self._epoch = ENDED
+                    connection.end(sequence)
                 elif message.kind == wire.ERROR:
                     connection.raise_error(message)
                 else:

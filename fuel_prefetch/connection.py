@@ -82,6 +82,7 @@ class Sequence(object):
         self.arrived = deque()
         self.taken = 0
         self.complete = False
+        self.ending = ()  # details that came with the end
         self.gone = None  # why the server, stopped, sends nothing more
 
     def take(self):
@@ -108,6 +109,7 @@ class Sequence(object):
         if message.a > expected:
             return True
         if message.kind == wire.END:
+            self.ending = message.frames
             self.complete = message.a == expected
         elif message.a == expected:
             self.arrived.append(message)
@@ -372,6 +374,15 @@ class Connection(object):
                 self._socket.recv()
             raise
         return frames
+
+    def end(self, sequence):
+        """Raise the StopIteration that a sequence came to."""
+        try:
+            args = wire.unpack_ending(sequence.ending)
+        except wire.Malformed as error:
+            raise PrefetchError('the server at {} sent what is no end: '
+                                '{}'.format(self.address, error))
+        raise StopIteration(*args)
 
     def batch(self, message):
         """Return the batch of a message."""

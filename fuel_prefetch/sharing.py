@@ -37,6 +37,8 @@ class Client(object):
         It wants the batches up to, but not including, this number.
     stopped : int or None
         The number of an error, until what follows that is asked for.
+    ending : list or None
+        What it was told of the end with, once it was.
     epoch : int
         The last epoch that it was in.
 
@@ -60,7 +62,7 @@ class Client(object):
         self.own = deque()
         self.wanted = 0
         self.stopped = None
-        self.ended = False
+        self.ending = None
 
     def is_hungry(self):
         return self.number < self.wanted and self.stopped is None
@@ -125,6 +127,7 @@ class Desk(object):
         self.epoch = 0
         self._received = 0  # items of the supply since it began
         self._held = False  # by an error, until somebody asks
+        self._ending = []  # frames of the arguments of the epoch's end
         self._asked = OrderedDict()  # client -> operation, to be started
         self._parked = {}  # those to be loaded when others have left
         self._busy = None  # what the supply carries out, other than to begin
@@ -246,12 +249,12 @@ class Desk(object):
             self._repeat(client, message.b)
 
     def _repeat(self, client, number):
-        said = client.ended
+        said = client.ending is not None
         for given, item in client.given:
             if given >= number:
                 self._send(client.identity, item.message(client.run, given))
                 said = True
-        if client.ended:
+        if client.ending is not None:
             self._send_end(client)
         if not said:
             self._say_wait(client)
@@ -333,7 +336,7 @@ class Desk(object):
             return
         for client in readers:
             if not client.own:
-                client.ended, client.state = True, IDLE
+                client.ending, client.state = self._ending, IDLE
                 self._send_end(client)
         if not self._reading():
             self._close_epoch('ended')
@@ -342,7 +345,8 @@ class Desk(object):
 
     def _send_end(self, client):
         self._send(client.identity,
-                   [wire.head(wire.END, client.run, client.number)])
+                   [wire.head(wire.END, client.run, client.number)] +
+                   client.ending)
 
     def _close_epoch(self, how):
         seconds = max(self._clock() - self._epoch_began, 1e-6)
@@ -485,6 +489,7 @@ class Desk(object):
             if self.phase == OPEN and not (
                     self._busy and self._busy[1] not in ('save', 'write')):
                 self.phase = OVER
+                self._ending = list(value or ())
         elif name == 'notice':
             logger.warning(value)
         elif name == 'begin':
@@ -540,7 +545,8 @@ class Desk(object):
             self._supply.command('write', {
                 'stream': value, 'items': [item.save() for item in items],
                 'going_on': self.phase == OPEN and not self._held,
-                'held': self._held, 'over': self.phase == OVER})
+                'held': self._held, 'over': self.phase == OVER,
+                'ending': self._ending})
         elif name == 'write':
             if present:
                 self._answer(client, wire.DONE, frames=wire.pack(value))
@@ -569,6 +575,7 @@ class Desk(object):
                               for kind, frames, codec in state['items'])
             if state['over']:
                 self.phase = OVER
+                self._ending = list(state['ending'])
             self._held = any(item.kind == wire.ERROR for item in self.ready)
             if state['held'] and not self._held:
                 # The reader had the error. More is read when it asks.

@@ -62,7 +62,8 @@ class Supply(object):
         Pairs of a name and a value, for the owner to take from the left. The
         names are those of the commands, for a command that was carried out;
         ``'failed'`` with an :class:`.Item`, for one that raised; ``'item'``;
-        and ``'over'``, for the end of the epoch.
+        and ``'over'``, for the end of the epoch, with the frames of its
+        arguments.
     awaited : bool
         Whether to ring for an item, too, rather than only for the rest. The
         owner looks at `results` once more after it set this, so that either
@@ -165,9 +166,10 @@ class Supply(object):
         try:
             try:
                 batch = next(self._iterator)
-            except StopIteration:
+            except StopIteration as stop:
                 self._reading = False
-                self._post('over')
+                self._post('over', wire.pack_ending(stop))
+                _forget_error()
                 return
             self._read += 1
             # Any of those before may be held still, as far as is known here.

@@ -295,13 +295,35 @@ def pack_error(exc_info):
                    traceback.format_exception(kind, error, trace))),
                'args': None}
     try:
-        args = tuple(error.args)
-        if all(isinstance(arg, six.string_types + six.integer_types + (
-                float, bytes, type(None))) for arg in args):
-            if sum(len(arg) for arg in args if hasattr(arg, '__len__')) < (
-                    MOST_TEXT):
-                details['args'] = args
+        details['args'] = _plain_args(error)
         return Item(ERROR, pack(details))
     except Exception:
         details['args'] = None
         return Item(ERROR, pack(details))
+
+
+def _plain_args(error):
+    """Return the arguments of an error, ``None`` if they can't be sent."""
+    args = tuple(error.args)
+    if all(isinstance(arg, six.string_types + six.integer_types + (
+            float, bytes, type(None))) for arg in args):
+        if sum(len(arg) for arg in args if hasattr(arg, '__len__')) < (
+                MOST_TEXT):
+            return args
+
+
+def pack_ending(stop):
+    """Return the frames that an end's arguments take, which is mostly none."""
+    try:
+        args = _plain_args(stop)
+        return pack(args) if args else []
+    except Exception:  # it may be a class of somebody's own
+        return []
+
+
+def unpack_ending(frames):
+    """Return the arguments for a StopIteration."""
+    args = unpack(frames) if frames else ()
+    if type(args) is not tuple:
+        raise Malformed('an end of another kind')
+    return args

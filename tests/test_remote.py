@@ -20,7 +20,7 @@ from fuel.transformers import Mapping
 from six.moves import range
 
 from fuel_prefetch import BackgroundDataStream, PrefetchError, RemoteError
-from tests import Caller, numbers, wait_until
+from tests import Caller, IteratorStream, numbers, wait_until
 from tests.serving import ServerTestCase, vanish
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
@@ -41,6 +41,18 @@ def shuffled():
         IndexableDataset(numpy.arange(40)),
         iteration_scheme=ShuffledScheme(40, 2, rng=numpy.random.RandomState(
             1)))
+
+
+class Ending(six.Iterator):
+    """Gives two numbers, and then an end with a reason."""
+    def __init__(self):
+        self.count = 0
+
+    def __next__(self):
+        self.count += 1
+        if self.count > 2:
+            raise StopIteration('why')
+        return self.count - 1,
 
 
 class TestCheckpoints(ServerTestCase):
@@ -130,6 +142,21 @@ class TestCheckpoints(ServerTestCase):
             if before < 4:
                 self.assertRaises(ValueError, next, loaded)
             self.assertEqual(values(loaded), [4, 5])
+
+    def test_arguments_of_an_end_that_was_read_ahead(self):
+        server = self.serve(IteratorStream(Ending), checkpoints=self.folder)
+        client = self.connect(server)
+        iterator = client.get_epoch_iterator()
+        next(iterator)
+        self.assertTrue(wait_until(
+            lambda: server._answering.desk.phase == 'over'))
+        data = pickle.dumps((client, iterator))
+        client.close()
+        _, loaded = self.load(data)
+        self.assertEqual(next(loaded), (1,))
+        with self.assertRaises(StopIteration) as caught:
+            next(loaded)
+        self.assertEqual(caught.exception.args, ('why',))
 
     def test_stream_that_can_not_be_pickled(self):
         server = self.serve(Mapping(numbers(6), lambda example: example),

@@ -53,6 +53,19 @@ class Playing(six.Iterator):
         return item,
 
 
+class Ending(six.Iterator):
+    """Gives a number, and then an end with arguments."""
+    def __init__(self, args):
+        self.args = args
+        self.count = 0
+
+    def __next__(self):
+        self.count += 1
+        if self.count > 1:
+            raise StopIteration(*self.args)
+        return 0,
+
+
 class Picky(Exception):
     """An error that needs more than a message."""
     def __init__(self, one, other):
@@ -93,6 +106,19 @@ class TestOneClient(ServerTestCase):
         self.assertEqual(values(iterator), [0, 1])
         self.assertRaises(StopIteration, next, iterator)
         self.assertRaises(StopIteration, client.get_data)
+
+    def test_arguments_of_the_end(self):
+        for args in [(), ('why', 3, 2.5, None), (object(),)]:
+            stream = IteratorStream(lambda: Ending(args))
+            iterator = self.remote(stream).get_epoch_iterator()
+            self.assertEqual(next(iterator), (0,))
+            with self.assertRaises(StopIteration) as caught:
+                next(iterator)
+            sent = () if len(args) == 1 else args
+            self.assertEqual(caught.exception.args, sent)
+            with self.assertRaises(StopIteration) as caught:
+                next(iterator)
+            self.assertEqual(caught.exception.args, ())
 
     def test_constructor_connects_to_nothing(self):
         client = RemoteDataStream('tcp://127.0.0.1:1', timeout=.2)
