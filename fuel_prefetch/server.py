@@ -26,6 +26,7 @@ logger = logging.getLogger('fuel_prefetch.server')
 HEARTBEAT = 5.  # seconds between two signs of life asked for by libzmq
 HEARTBEAT_TIMEOUT = 30.  # and until it takes a silent connection for broken
 LINGER = 2.  # seconds to hand over what was sent, when the server stops
+SEND_LIMIT = 4 * wire.MOST_AHEAD  # messages to a client that wait in libzmq
 MOST_AT_ONCE = 100  # messages taken in before any results of the supply
 MOST_REMEMBERED = 1000  # peers that were told off, lest the log fills up
 # Enumerations take their time.
@@ -245,7 +246,7 @@ class Answering(object):
                 (zmq.ROUTER_MANDATORY, 1), (zmq.ROUTER_HANDOVER, 1),
                 (zmq.LINGER, int(LINGER * 1000)),
                 (zmq.MAXMSGSIZE, wire.MOST_REQUEST_BYTES),
-                (zmq.SNDHWM, 4 * wire.MOST_AHEAD),
+                (zmq.SNDHWM, SEND_LIMIT),
                 (zmq.HEARTBEAT_IVL, int(HEARTBEAT * 1000)),
                 (zmq.HEARTBEAT_TIMEOUT, int(HEARTBEAT_TIMEOUT * 1000))]:
             socket.setsockopt(option, value)

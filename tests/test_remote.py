@@ -23,6 +23,7 @@ from fuel_prefetch import BackgroundDataStream, PrefetchError, RemoteError
 from tests import Caller, IteratorStream, numbers, wait_until
 from tests.serving import ServerTestCase, vanish
 
+INTERRUPTED = 1 if sys.version_info < (3, 8) else -signal.SIGINT
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 
 
@@ -229,7 +230,7 @@ PROLOGUE = '''\
 from __future__ import print_function
 import gc, os, signal, sys, threading
 import fuel_prefetch
-from fuel_prefetch import RemoteDataStream, StreamServer
+from fuel_prefetch import RemoteDataStream, StreamServer, serve
 from tests import numbers, IteratorStream, Gated
 '''
 
@@ -285,9 +286,43 @@ class TestExit(ServerTestCase):
                 print('ready'); sys.stdout.flush()
             ''')
 
+    def test_server_that_was_killed(self):
+        """The script ends while what it asked for was not sent yet."""
+        self.run_killed('')
+
+    def test_interrupt_after_the_server_was_killed(self):
+        self.run_killed('list(iterator)', interrupt=True, code=INTERRUPTED)
+
+    def run_killed(self, end, **kwargs):
+        folder = tempfile.mkdtemp()
+        self.addCleanup(shutil.rmtree, folder)
+        self.run_script('''
+            address = 'ipc://' + sys.argv[1]
+            child = os.fork()
+            if not child:
+                serve(numbers(1000), address)
+            client = RemoteDataStream(address, timeout=60.)
+            client.cycle = client
+            iterator = client.get_epoch_iterator()
+            next(iterator)
+            os.kill(child, signal.SIGKILL)
+            os.waitpid(child, 0)
+            print('ready'); sys.stdout.flush()
+            ''' + end, argument=os.path.join(folder, 'server'), **kwargs)
+
+    def test_interrupt_while_the_server_reads_for_ever(self):
+        self.run_script('''
+            server = StreamServer(IteratorStream(lambda: iter(
+                threading.Event().wait, 1)), 'tcp://127.0.0.1:*').start()
+            client = RemoteDataStream(server.address)
+            iterator = client.get_epoch_iterator()
+            print('ready'); sys.stdout.flush()
+            next(iterator)
+            ''', interrupt=True, code=INTERRUPTED)
+
     def test_interrupt_while_the_server_is_gone(self):
         self.run_script('''
             client = RemoteDataStream('tcp://127.0.0.1:1')
             print('ready'); sys.stdout.flush()
             client.get_epoch_iterator()
-            ''', interrupt=True, code=1 if sys.version_info < (3, 8) else -2)
+            ''', interrupt=True, code=INTERRUPTED)

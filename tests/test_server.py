@@ -3,8 +3,10 @@ from __future__ import absolute_import, division, print_function
 
 import gc
 import pickle
+import sys
 import threading
 import weakref
+from zlib import crc32
 
 import numpy
 import six
@@ -17,7 +19,7 @@ from six.moves import range
 
 from fuel_prefetch import (
     BackgroundDataStream, PrefetchError, PrefetchTimeout, RemoteDataStream,
-    RemoteError, StreamServer, WorkerDied, wire)
+    RemoteError, StreamServer, WorkerDied, connection, wire)
 from tests import Gated, IteratorStream, Raise, numbers, wait_until
 from tests.serving import LOCAL, Proxy, ServerTestCase, vanish
 
@@ -312,18 +314,37 @@ class TestOneClient(ServerTestCase):
             remote.close()
 
     def test_many_epochs_of_random_sizes(self):
-        rng = numpy.random.RandomState(0)
-        made = [[rng.randint(0, 255, rng.choice([0, 10, 70000, 500000])
-                             ).astype('uint8')
-                 for _ in range(rng.randint(0, 30))] for _ in range(40)]
-        left = iter(made)
-        client = self.remote(IteratorStream(
-            lambda: Playing(next(left))), max_store=2)
-        for batches in made:
-            read = values(client.get_epoch_iterator())
-            self.assertEqual(len(read), len(batches))
-            for one, other in zip(read, batches):
-                numpy.testing.assert_array_equal(one, other)
+        """None ends early, alone or shared, though messages are lost."""
+        module = sys.modules['fuel_prefetch.server']
+        self.addCleanup(setattr, module, 'SEND_LIMIT', module.SEND_LIMIT)
+        module.SEND_LIMIT = 6  # and it sends up to 11 at a time
+        connection.RETRY = .01
+        for depths in [(2,), (1, 10)]:
+            rng = numpy.random.RandomState(0)
+            made = [[(epoch, number, rng.randint(0, 255, rng.choice(
+                [0, 10, 70000, 500000], p=[.4, .4, .15, .05])).astype('uint8'))
+                     for number in range(rng.randint(0, 30))]
+                    for epoch in range(100)]
+            left = iter(made)
+            of_all = self.serve(IteratorStream(lambda: iter(next(left))))
+            threads = [self.start(self.read_all, self.connect(
+                of_all, max_store=depth)) for depth in depths]
+            read = sum([self.join(thread) for thread in threads], [])
+            if len(depths) > 1:
+                read.sort()
+            self.assertEqual(read, [
+                (epoch, number, crc32(array))
+                for batches in made for epoch, number, array in batches])
+
+    def read_all(self, client):
+        read = []
+        while True:
+            try:
+                iterator = client.get_epoch_iterator()
+            except StopIteration:
+                return read
+            read += [(epoch, number, crc32(array))
+                     for epoch, number, array in iterator]
 
     def test_values(self):
         """Of every dtype and container; or a refusal that names it."""
@@ -656,18 +677,22 @@ class TestSeveralClients(ServerTestCase):
     def test_errors_go_to_each(self):
         server = self.serve(Mapping(numbers(5), helper_that_fails))
         clients = [self.connect(server) for _ in range(2)]
-        iterators = [client.get_epoch_iterator() for client in clients]
-        read = []
+        for _ in range(2):  # the server goes on, with the next epoch too
+            iterators = [client.get_epoch_iterator() for client in clients]
+            read = []
 
-        def until_error(iterator):
-            with six.assertRaisesRegex(self, ValueError, 'three'):
-                for value, in iterator:
-                    read.append(value)
-            read.extend(values(iterator))
-        for thread in [self.start(until_error, iterator)
-                       for iterator in iterators]:
-            self.join(thread)
-        self.assertEqual(sorted(read), [0, 1, 2, 4])
+            def until_error(iterator):
+                with six.assertRaisesRegex(self, ValueError,
+                                           'three') as caught:
+                    for value, in iterator:
+                        read.append(value)
+                self.assertEqual(caught.exception.type_name, 'ValueError')
+                self.assertIn('helper_that_fails', str(caught.exception))
+                read.extend(values(iterator))
+            for thread in [self.start(until_error, iterator)
+                           for iterator in iterators]:
+                self.join(thread)
+            self.assertEqual(sorted(read), [0, 1, 2, 4])
 
     def test_reset_is_refused_while_others_read(self):
         server = self.serve(numbers(5))
