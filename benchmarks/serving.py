@@ -11,7 +11,6 @@ import subprocess
 import sys
 from itertools import cycle
 
-import numpy
 import zmq
 from six.moves import range
 
@@ -109,8 +108,8 @@ class Reader(object):
 
     def receive(self):
         if self.copy:
-            return numpy.frombuffer(self.socket.recv(), 'uint8')
-        return numpy.frombuffer(self.socket.recv(copy=False).buffer, 'uint8')
+            return self.socket.recv()
+        return self.socket.recv(copy=False).buffer
 
     def pull(self):
         for _ in range(self.count):

@@ -408,4 +408,4 @@ def writable(frame):
         memory = frame.buffer
         if isinstance(memory, memoryview) and not memory.readonly:
             return memory
-    return bytearray(frame.bytes)
+    return bytearray(frame.buffer)
