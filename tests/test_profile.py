@@ -13,7 +13,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 
 from fuel_prefetch import BackgroundDataStream
 from fuel_prefetch.bin import main as main_module
-from fuel_prefetch.bin import profile
+from fuel_prefetch.bin import profile, terminal
 from fuel_prefetch.bin.main import main, make_parser
 from fuel_prefetch.profiling import train, unwrapped
 from fuel_prefetch.timeline import (
@@ -169,6 +169,10 @@ class TestProfile(CommandTestCase):
         output = self.report_of('profiled:ahead', '--step-time', '100us',
                                 '--max-store', '5')
         self.assertIn('max_store=5', output)
+        output = self.report_of('profiled:plain', '--step-time', '100us',
+                                '--max-store', '-1')
+        self.assertIn('max_store=None', output)
+        self.assertNotIn('Advice: deeper store', output)
 
     def test_errors_of_the_stream_are_told_in_one_line(self):
         for args, parts in [
@@ -260,6 +264,29 @@ class TestProfile(CommandTestCase):
             'profiled:train', '--step-time', '1ms')
         self.assertEqual(code, 130)
         self.assert_one_line(errors, 'interrupted')
+
+    def test_progress(self):
+        class Terminal(io.StringIO):
+            def isatty(self):
+                return True
+
+            def write(self, text):
+                return super(Terminal, self).write(six.text_type(text))
+
+        def bar(**kwargs):  # which has a way round a replaced stderr
+            return ProgressBar(**dict(kwargs, fd=shown))
+
+        ProgressBar = terminal.ProgressBar
+        self.addCleanup(setattr, terminal, 'ProgressBar', ProgressBar)
+        terminal.ProgressBar = bar
+        self.addCleanup(setattr, sys, 'stderr', sys.stderr)
+        sys.stderr = Terminal()
+        for count in (3, None):
+            shown = Terminal()
+            with terminal.progress(count) as show:
+                for done in range(1, 6):  # more than were expected
+                    show(done)
+            self.assertIn('ETA' if count else 'Elapsed', shown.getvalue())
 
     def test_durations(self):
         for text, seconds in [('20ms', .02), ('1.5s', 1.5), ('300us', 3e-4),

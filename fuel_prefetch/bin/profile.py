@@ -262,6 +262,8 @@ def settings_of(stream, args):
             'max_store', 'max_bytes', 'across_epochs', 'copy', 'backend')}
     if args.max_store is not None:
         settings['max_store'] = args.max_store
+    if settings['max_store'] == -1:
+        settings['max_store'] = None  # as the advice knows it
     if args.backend is not None:
         settings['backend'] = args.backend
     return settings

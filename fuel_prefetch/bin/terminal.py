@@ -37,7 +37,8 @@ def progress(count):
     bar = ProgressBar(widgets=widgets, max_value=count or UnknownLength,
                       fd=sys.stderr).start()
     try:
-        yield bar.update
+        # There may be more than were expected.
+        yield lambda done: bar.update(min(done, count) if count else done)
     finally:
         # The bar of a run that was interrupted stays where it was.
         bar.finish(dirty=True)
