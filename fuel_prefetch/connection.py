@@ -32,6 +32,18 @@ _contexts = {}
 _left_behind = []  # sockets of the process that this one was forked from
 
 
+class Context(zmq.Context):
+    """A context that is not terminated as it is collected.
+
+    pyzmq does that, which waits for the context's sockets. It doesn't at the
+    end of the interpreter, but on Python 2.7 what tells it of that may be gone
+    by then.
+
+    """
+    def __del__(self):
+        pass
+
+
 class Gone(Exception):
     """The server doesn't know this client, or was stopped."""
     def __init__(self, text):
@@ -43,7 +55,7 @@ def _context():
     token = os.getpid(), process_token()
     if token not in _contexts:
         # The other process's stay referenced, lest they are terminated here.
-        _contexts[token] = zmq.Context()
+        _contexts[token] = Context()
         # From a block that was freed glibc learns not to give the memory of
         # smaller ones back to the system, which for each batch would cost
         # more than the batch.

@@ -143,15 +143,17 @@ class Inspection(object):
             for value in parts:
                 if isinstance(value, ndarray):
                     size += value.nbytes
+                    if self._warned:
+                        continue
                     # Parts of one big array are common, so a part is known
                     # by its address, a whole array by its id.
                     place = (id(value) if value.base is None else
                              value.__array_interface__['data'][0])
-                    if place in places and places[place] >= oldest and (
-                            not self._warned):
+                    if place in places and places[place] >= oldest:
                         notice = notice or self._suspect(parts, value, held)
                     places[place] = number
-            if not held or len(places) > self.most_places:
+            if not self._warned and (
+                    not held or len(places) > self.most_places):
                 self._tidy(parts, oldest)
         if self._closer:
             if self.copy:

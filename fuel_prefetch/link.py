@@ -10,6 +10,7 @@ which they also wake each other. It closes with either of them.
 from __future__ import absolute_import, division, print_function
 
 import errno
+import os
 import select
 import socket
 import struct
@@ -18,6 +19,7 @@ from collections import deque
 from multiprocessing import reduction
 
 import numpy
+import six
 
 from fuel_prefetch.arrays import copy_into, decode, encode
 from fuel_prefetch.memory import (
@@ -58,6 +60,21 @@ _LOOKS = 100
 # Seconds between two looks for room in a ring. There always is some, but for a
 # reader who asks for more than may be under way.
 _NO_ROOM = .001
+
+
+if six.PY3:
+    # The functions that 2.7 has too would duplicate the socket's own first. If
+    # that can't be, what was sent stays there, for the next one to take.
+    def _send_descriptor(connection, descriptor):
+        reduction.sendfds(connection, [descriptor])
+
+    def _receive_descriptor(connection):
+        return reduction.recvfds(connection, 1)[0]
+else:
+    def _send_descriptor(connection, descriptor):
+        reduction.send_handle(connection, descriptor, None)
+
+    _receive_descriptor = reduction.recv_handle
 
 
 def pair():
@@ -118,15 +135,17 @@ class End(object):
 
     def _send_descriptor(self, descriptor):
         try:
-            reduction.send_handle(self._descriptors, descriptor, None)
+            _send_descriptor(self._descriptors, descriptor)
         except EnvironmentError as error:
             raise Disconnected(str(error))
 
     def _receive_descriptor(self):
         try:
-            return reduction.recv_handle(self._descriptors)
-        except (EOFError, EnvironmentError) as error:
+            return _receive_descriptor(self._descriptors)
+        except (EOFError, socket.error) as error:
             raise Disconnected(str(error))
+        except RuntimeError:  # it came, and there is no room for it
+            raise EnvironmentError(errno.EMFILE, os.strerror(errno.EMFILE))
 
     def close(self):
         """Close the connection, for whoever else holds it open too."""
@@ -253,8 +272,13 @@ class ParentEnd(End):
         """Take in a segment that the other end announced."""
         nbytes, count = SEGMENT.unpack_from(body)
         given_up = struct.unpack_from('<{}I'.format(count), body, SEGMENT.size)
-        self._views.attach(number, self._receive_descriptor(), nbytes,
-                           given_up)
+        try:
+            self._views.attach(number, self._receive_descriptor(), nbytes,
+                               given_up)
+        except EnvironmentError as error:
+            # The batches in it are errors then, and the next ones come in
+            # another one.
+            self._views.refuse(number, error, given_up)
 
     def _freed(self):
         """Return, for the other end, the regions that are free again."""

@@ -238,7 +238,7 @@ def _call_elsewhere(function, item, place):
     """Call the function in another process, from where errors are pickled."""
     try:
         return _call(function, item, place)
-    except Exception as error:
+    except BaseException as error:  # of which a pool could be broken
         if survives_pickling(error):
             raise
         text = traceback.format_exc()

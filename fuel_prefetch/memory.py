@@ -22,6 +22,9 @@ import numpy
 # Regions begin at multiples of it, the longest that a processor asks for.
 ALIGNMENT = 64
 
+# Stands for the offset where a reader can't have a segment.
+REFUSED = 2 ** 64 - 1
+
 # Bytes up to which a new segment doubles what there is. Larger ones would
 # only reserve what nobody may need.
 LARGEST_STEP = 2 ** 26
@@ -136,10 +139,12 @@ class Arena(object):
 
     """
     # Holes are lists of [offset, end], in order, no two of which touch.
+    # Numbers count up and are never used again.
     def __init__(self):
         self._segments = {}  # number -> buffer
         self._holes = {}  # number -> holes
         self._sizes = {}  # (number, offset) -> size of a region in use
+        self._dropped = []  # segments that the reader wasn't told of yet
         self._count = 0
 
     @property
@@ -188,22 +193,34 @@ class Arena(object):
                   if self._holes[number] == [[0, len(segment)]]]
         for number in unused:
             del self._segments[number], self._holes[number]
+        self._dropped += unused
         nbytes = max(size, min(max(2 * size, self.nbytes), LARGEST_STEP))
         nbytes = -(-nbytes // mmap.PAGESIZE) * mmap.PAGESIZE
         descriptor = open_segment(nbytes)
         number = self._count
         try:
-            announce(number, descriptor, nbytes, unused)
+            announce(number, descriptor, nbytes, self._dropped)
         except BaseException:
             os.close(descriptor)
             raise
+        self._dropped = []
         self._count += 1
         self._segments[number] = map_segment(descriptor, nbytes)
         self._holes[number] = [[0, nbytes]]
 
     def free(self, number, offset):
-        """Take back a region that the reader has no use for any more."""
-        end = offset + self._sizes.pop((number, offset))
+        """Take back a region that the reader has no use for any more.
+
+        With :data:`REFUSED` for an offset the whole segment is given up.
+
+        """
+        if offset == REFUSED:
+            self._segments.pop(number, None)
+            self._holes.pop(number, None)
+        size = self._sizes.pop((number, offset), None)
+        if number not in self._segments:
+            return
+        end = offset + size
         holes = self._holes[number]
         index = 0
         while index < len(holes) and holes[index][0] < offset:
@@ -228,14 +245,22 @@ class Views(object):
     """
     def __init__(self):
         self._segments = {}
+        self._refused = {}  # number -> why it couldn't be mapped
         self._alive = {}  # (number, offset) -> weak reference
         self.freed = deque()
 
     def attach(self, number, descriptor, nbytes, given_up=()):
         """Map a segment that the writer announced, and forget others."""
         for other in given_up:
-            del self._segments[other]
+            self._segments.pop(other, None)
         self._segments[number] = map_segment(descriptor, nbytes)
+
+    def refuse(self, number, error, given_up=()):
+        """Do the same for a segment that can't be had, for a reason."""
+        for other in given_up:
+            self._segments.pop(other, None)
+        self._refused[number] = error
+        self.freed.append((number, REFUSED))
 
     def view(self, number, offset, nbytes, most):
         """Return a flat array that is the caller's own.
@@ -244,7 +269,16 @@ class Views(object):
         are in use already. Then it is copied and its region freed, so that
         a reader who keeps all batches doesn't fill the shared memory.
 
+        Raises
+        ------
+        MemoryError
+            If the segment was refused.
+
         """
+        if number in self._refused:
+            self.freed.append((number, offset))
+            raise MemoryError('the memory that a batch lies in is not to be '
+                              'had: {}'.format(self._refused[number]))
         # No slice of an array: of each view NumPy keeps the first array that
         # it was made from alive, so that has to be this one.
         region = numpy.ndarray(

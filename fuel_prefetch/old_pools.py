@@ -10,12 +10,14 @@ from __future__ import absolute_import, division, print_function
 import sys
 import threading
 import time
+import traceback
 import weakref
 
 from concurrent.futures import Future, ProcessPoolExecutor
 from six.moves import cPickle as pickle
 
-from fuel_prefetch.exceptions import WorkerDied
+from fuel_prefetch.exceptions import (
+    WorkerDied, WorkerError, survives_pickling)
 
 # Seconds between two looks at the processes of a pool.
 LOOK_AFTER = .5
@@ -57,8 +59,15 @@ def submit(executor, function, *args):
 
 
 def _call(call):
-    function, args = pickle.loads(call)
-    return pickle.dumps(function(*args), pickle.HIGHEST_PROTOCOL)
+    try:
+        function, args = pickle.loads(call)
+        return pickle.dumps(function(*args), pickle.HIGHEST_PROTOCOL)
+    except BaseException as error:
+        if survives_pickling(error):
+            raise
+        text = traceback.format_exc()
+    raise WorkerError(
+        'the call failed with an error that cannot be pickled:\n' + text)
 
 
 class Unpickled(Future):
@@ -84,7 +93,7 @@ class Unpickled(Future):
             try:
                 self.set_result(pickle.loads(pickled.result()))
                 return
-            except Exception as failure:  # it can't be loaded here
+            except BaseException as failure:  # it can't be loaded here
                 error = failure
         self.set_exception(error)
 
@@ -97,8 +106,11 @@ def _watch(reference):
         if executor is None:
             return
         with _lock:
-            dead = [process for process in list(executor._processes or ())
-                    if process.exitcode]
+            dead = [] if executor._shutdown_thread else [
+                process for process in list(executor._processes)
+                if process.exitcode is not None]
+            if dead:
+                _broken.add(executor)
             if dead or not executor._pending_work_items:
                 _watched.discard(executor)
                 break
@@ -109,7 +121,6 @@ def _watch(reference):
 
 def _break(executor, code):
     """End a pool whose queues may have been left locked, as 3.7 does it."""
-    _broken.add(executor)
     executor._shutdown_thread = True
     executor._call_queue.cancel_join_thread()
     for process in list(executor._processes):

@@ -242,7 +242,10 @@ class Child(six.Iterator):
             except Exception:  # an object that can't be loaded
                 self._arrived.append((Failure(sys.exc_info()), None))
         elif kind == link.NEW_SEGMENT:
-            self.link.attach(number, body)
+            try:
+                self.link.attach(number, body)
+            except link.Disconnected:
+                raise self._died()
         elif kind == link.READY:
             self.ready = True
         else:
@@ -304,15 +307,13 @@ class Child(six.Iterator):
         if failure is not None:
             self._final = False
             failure.deliver()
-        if 2 * self._room() >= self.window > 0:
+        # Looked at twice, as another thread may be at it.
+        if 2 * (self.window - len(arrived) - self._owed) >= self.window > 0:
             with self._changed:
-                room = self._room()
+                room = self.window - len(arrived) - self._owed
                 if not self._final and 2 * room >= self.window:
                     self._grant(room)
         return batch
-
-    def _room(self):
-        return self.window - len(self._arrived) - self._owed
 
     # On any thread
 

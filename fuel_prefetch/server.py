@@ -14,6 +14,7 @@ from zmq.utils.monitor import recv_monitor_message
 from fuel_prefetch import wire
 from fuel_prefetch.arguments import check, is_count
 from fuel_prefetch.compression import CODECS, codec_of
+from fuel_prefetch.connection import Context
 from fuel_prefetch.exceptions import PrefetchError
 from fuel_prefetch.keys import (
     check_address, is_local, read_public, read_secret)
@@ -211,7 +212,7 @@ class Answering(object):
         self._probe_at = None  # when to look who is still connected
         self._probes = 0
         self._told_off = {}
-        self._context = zmq.Context()
+        self._context = Context()
         self._bell, self._ringer = os.pipe()
         self._rung = False  # and nobody has answered it yet
         # Re-entrant, as a finalizer may stop the server in the midst of it.

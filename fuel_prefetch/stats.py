@@ -344,7 +344,11 @@ class Counters(object):
 
     def _look(self, phase, now):
         """Count the CPU time since the last look, in `phase`."""
-        own, everyone, missing = cpu = read_cpu()
+        try:
+            own, everyone, missing = cpu = read_cpu()
+        except Exception:  # no descriptor is to be had, say
+            self._reading = None
+            return
         if self._reading is not None:
             since, (own_then, everyone_then, missing_then) = self._reading
             beside = everyone - everyone_then - (own - own_then)

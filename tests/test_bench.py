@@ -80,10 +80,8 @@ class TestBench(CommandTestCase):
             self.assert_one_line(errors, 'fuel-prefetch bench: error:', part)
 
     def test_without_a_checkout(self):
-        path = fuel_prefetch.__file__
-        self.addCleanup(setattr, fuel_prefetch, '__file__', path)
-        fuel_prefetch.__file__ = os.path.join(
-            self.folder, 'fuel_prefetch', '__init__.py')
+        self.addCleanup(setattr, bench, 'TOP', bench.TOP)
+        bench.TOP = self.folder
         code, _, errors = self.run_here()
         self.assertEqual(code, 2)
         self.assert_one_line(errors, 'checkout')

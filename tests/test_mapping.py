@@ -55,6 +55,30 @@ def locked(number):
     return threading.Lock() if number == 2 else number ** 2
 
 
+class Unloadable(BaseException):
+    """It can be pickled, and not be loaded again."""
+    def __init__(self, one, two):
+        super(Unloadable, self).__init__(one + two)
+
+
+class Trapped(object):
+    """It can be sent to a process, and not be loaded there or here."""
+    def __reduce__(self):
+        return interrupted, ()
+
+
+def hide(_):
+    return Trapped()
+
+
+def interrupted(*_):
+    raise Unloadable('a', 'b')
+
+
+def leave(_):
+    os._exit(0)
+
+
 def kill_at_5(number):
     if number == 5:
         os.kill(os.getpid(), signal.SIGKILL)
@@ -639,6 +663,20 @@ class TestExecutors(MappingTestCase):
                 with six.assertRaisesRegex(self, Exception, 'lock|pickle'):
                     next(results)
                 self.assertEqual(next(results), 9)
+                self.assertRaises(StopIteration, next, results)
+
+    def test_what_could_break_a_pool(self):
+        """R13: errors that can't be loaded again, wherever they come from.
+
+        From Python 3.7 on the pool itself tells, if only that it is broken.
+
+        """
+        for function, item in [(hide, Trapped()), (square, Trapped()),
+                               (interrupted, 0), (leave, 0)]:
+            with ProcessPoolExecutor(1) as executor:
+                results = self.map(function, [item], executor=executor)
+                with self.assertRaises((WorkerError, WorkerDied)):
+                    next(results)
                 self.assertRaises(StopIteration, next, results)
 
     def test_shut_down_by_its_user(self):

@@ -22,7 +22,7 @@ from tests import ConcurrentTestCase, numbers
 from tests.test_demo import FolderTestCase
 
 try:
-    import matplotlib
+    import matplotlib.font_manager  # which makes its cache, and says so
 except ImportError:
     matplotlib = None
 

@@ -3,13 +3,16 @@ from __future__ import absolute_import, division, print_function
 
 import pickle
 import sys
+import time
 import unittest
 
 import six
 
+from fuel_prefetch import BackgroundDataStream
 from fuel_prefetch import stats as module
 from fuel_prefetch.stats import (
     BLOCKED, FIELDS, PRODUCING, RESTING, STATES, Counters, Stats)
+from tests import numbers
 
 
 class TestStats(unittest.TestCase):
@@ -27,6 +30,23 @@ class TestStats(unittest.TestCase):
         self.assertEqual(stats.seconds_producing, 1.)
         with self.assertRaises(AttributeError):
             stats.batches_held = 1
+
+    def test_cpu_time_that_cannot_be_read(self):
+        """Without a descriptor, say. The stream goes on all the same."""
+        def fail():
+            failures.append(True)
+            raise EnvironmentError('too many open files')
+        failures, before = [], module.read_cpu
+        module.read_cpu = fail
+        try:
+            with BackgroundDataStream(numbers(9), max_store=1) as stream:
+                for number, (data,) in enumerate(stream.get_epoch_iterator()):
+                    self.assertEqual(data, number)
+                    time.sleep(.02)
+                self.assertEqual(number, 8)
+        finally:
+            module.read_cpu = before
+        self.assertTrue(failures)
 
     def test_bottleneck(self):
         for waiting, blocked, verdict in [

@@ -17,7 +17,6 @@ import os
 import platform
 import sys
 
-import fuel_prefetch
 from fuel_prefetch.version import version
 
 EXAMPLES = """\
@@ -31,6 +30,9 @@ exit codes:
   2    there is no such part, no checkout, or a bad option
   130  interrupted by Ctrl-C
 """
+# Found at once: on Python 2.7 it depends on the current folder.
+TOP = os.path.dirname(os.path.dirname(os.path.dirname(
+    os.path.abspath(__file__))))
 PEERS = ['numpy', 'fuel', 'zmq', 'prefetch_generator', 'torch', 'spdl']
 
 
@@ -102,16 +104,14 @@ def find_parts(names):
         If there is no checkout, or no part of a name.
 
     """
-    top = os.path.dirname(os.path.dirname(os.path.abspath(
-        fuel_prefetch.__file__)))
-    if not os.path.exists(os.path.join(top, 'benchmarks', '__main__.py')):
+    if not os.path.exists(os.path.join(TOP, 'benchmarks', '__main__.py')):
         raise LookupError('the benchmarks are not installed with the package: '
                           "run it in a checkout, after 'pip install -e .'")
     # Also for the processes that some of them start.
     os.environ['PYTHONPATH'] = os.pathsep.join(
-        [top] + [path for path in [os.environ.get('PYTHONPATH')] if path])
-    if top not in sys.path:
-        sys.path.insert(0, top)
+        [TOP] + [path for path in [os.environ.get('PYTHONPATH')] if path])
+    if TOP not in sys.path:
+        sys.path.insert(0, TOP)
     parts = importlib.import_module('benchmarks.__main__').PARTS
     found = []
     for name in names or ['']:
