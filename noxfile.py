@@ -1,6 +1,6 @@
 """Runs the tests on every supported Python that this machine has.
 
-``make test-all`` runs all of it, three Pythons at a time, and
+``make test-all`` runs all of it, two Pythons at a time, and
 ``nox -s tests-3.8`` one. An environment is kept under ``.nox`` and used again
 until the requirements change; the library in it is the checkout, so that what
 is tested is what was just edited. A run ends with a line for each Python and,
@@ -23,7 +23,7 @@ import nox
 PYTHONS = ['2.7', '3.6', '3.7', '3.8', '3.9', '3.10', '3.11', '3.12', '3.13']
 CONSTRAINTS = os.path.join('constraints', 'old-pythons.txt')
 TIME_LIMIT = 900  # seconds for the tests on one Python
-AT_A_TIME = 3  # most of the time they wait, for one another or on purpose
+AT_A_TIME = 2
 TALLY = r'^(\d+) passed, (\d+) failed, (\d+) skipped$'  # see tests/tally.py
 DESCRIBE = '''
 import h5py, numpy, platform

@@ -71,7 +71,9 @@ setup(
         'dask': DASK,
         'demo': DEMO,
         'plot': PLOT,
-        'test': DASK + DEMO + PLOT + [
+        # The picture doesn't depend on the Python.
+        'test': DASK + DEMO + [plot + '; python_version >= "3.11"'
+                               for plot in PLOT] + [
             'nose2', 'hypothesis', 'mock; python_version < "3"',
             'flake8; python_version >= "3"',
             'loky; python_version >= "3.8"',

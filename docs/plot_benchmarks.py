@@ -25,6 +25,9 @@ def draw(measured, path):
     bars(left, SIZES, '{} of float32: {}', measured['process_bandwidth'],
          'GB/s, more is better', 'Large batches, filled as they are made')
     left.set_yscale('log')
+    left.set_ylim(.1, 100)
+    left.set_yticks([.1, 1, 10, 100])
+    left.set_yticklabels(['0.1', '1', '10', '100'])
     left.set_xticklabels(SIZES)
     bars(right, DEPTHS, '64 bytes at depth {}: {}', measured['process_tiny'],
          'us a batch, less is better', 'Handing over 64 bytes')

@@ -479,6 +479,7 @@ class TestParallelMap(MappingTestCase):
 
                 def press():
                     wait_until(lambda: results._channel._awaited)
+                    time.sleep(.05)  # by now it's in the wait itself
                     os.kill(os.getpid(), signal.SIGINT)
                 presser = self.start(press)
                 self.assertRaises(KeyboardInterrupt, next, results)
