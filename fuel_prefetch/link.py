@@ -272,13 +272,13 @@ class ParentEnd(End):
         """Take in a segment that the other end announced."""
         nbytes, count = SEGMENT.unpack_from(body)
         given_up = struct.unpack_from('<{}I'.format(count), body, SEGMENT.size)
+        self._views.forget(given_up)
         try:
-            self._views.attach(number, self._receive_descriptor(), nbytes,
-                               given_up)
+            self._views.attach(number, self._receive_descriptor(), nbytes)
         except EnvironmentError as error:
             # The batches in it are errors then, and the next ones come in
             # another one.
-            self._views.refuse(number, error, given_up)
+            self._views.refuse(number, str(error))
 
     def _freed(self):
         """Return, for the other end, the regions that are free again."""

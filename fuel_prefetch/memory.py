@@ -217,11 +217,11 @@ class Arena(object):
         if offset == REFUSED:
             self._segments.pop(number, None)
             self._holes.pop(number, None)
-        size = self._sizes.pop((number, offset), None)
-        if number not in self._segments:
             return
-        end = offset + size
-        holes = self._holes[number]
+        end = offset + self._sizes.pop((number, offset))
+        holes = self._holes.get(number)
+        if holes is None:  # the segment was given up
+            return
         index = 0
         while index < len(holes) and holes[index][0] < offset:
             index += 1
@@ -249,18 +249,20 @@ class Views(object):
         self._alive = {}  # (number, offset) -> weak reference
         self.freed = deque()
 
-    def attach(self, number, descriptor, nbytes, given_up=()):
-        """Map a segment that the writer announced, and forget others."""
-        for other in given_up:
-            self._segments.pop(other, None)
+    def attach(self, number, descriptor, nbytes):
+        """Map a segment that the writer announced."""
         self._segments[number] = map_segment(descriptor, nbytes)
 
-    def refuse(self, number, error, given_up=()):
-        """Do the same for a segment that can't be had, for a reason."""
-        for other in given_up:
-            self._segments.pop(other, None)
-        self._refused[number] = error
+    def refuse(self, number, reason):
+        """Have the writer give up a segment that can't be had."""
+        self._refused[number] = reason
         self.freed.append((number, REFUSED))
+
+    def forget(self, numbers):
+        """Forget segments that the writer has given up."""
+        for number in numbers:
+            self._segments.pop(number, None)
+            self._refused.pop(number, None)
 
     def view(self, number, offset, nbytes, most):
         """Return a flat array that is the caller's own.

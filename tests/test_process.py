@@ -899,7 +899,8 @@ class TestArena(ConcurrentTestCase):
         arena, views = memory.Arena(), memory.Views()
 
         def announce(number, descriptor, nbytes, given_up):
-            views.attach(number, os.dup(descriptor), nbytes, given_up)
+            views.forget(given_up)
+            views.attach(number, os.dup(descriptor), nbytes)
         held = []
         for step in range(4000):
             if held and rng.random() < (.45 if step % 1000 < 700 else .6):
