@@ -1,6 +1,8 @@
 """What can go wrong between a stream and its reader."""
 import io
 import pickle
+import sys
+import traceback
 
 import six
 from six.moves import copyreg
@@ -153,3 +155,24 @@ def survives_pickling(error, dump=lambda error: pickle.dumps(error, 2)):
                 for one, other in zip(args, others))
     except Exception:  # an error's own code may fail in any way
         return False
+
+
+def call_elsewhere(what, function, *args):
+    """Call a function in another process, from where errors are pickled.
+
+    One that would not come out of its pickle as what it was, by which a pool
+    could be broken, becomes a :class:`WorkerError` that says of what it is.
+
+    """
+    try:
+        return function(*args)
+    except BaseException as error:
+        if survives_pickling(error):
+            raise
+        text = traceback.format_exc()
+    raise WorkerError('{} failed with an error that cannot be pickled:\n'
+                      '{}'.format(what, text))
+
+
+# 2.7 keeps a handled error until the function returns.
+forget_error = getattr(sys, 'exc_clear', lambda: None)

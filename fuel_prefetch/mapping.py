@@ -2,7 +2,6 @@
 from __future__ import absolute_import, division, print_function
 
 import threading
-import traceback
 import weakref
 from collections import deque
 
@@ -12,8 +11,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 
 from fuel_prefetch.arguments import bound_of, check, is_count
 from fuel_prefetch.channel import Failure, Pending
-from fuel_prefetch.exceptions import (
-    WorkerDied, WorkerError, survives_pickling)
+from fuel_prefetch.exceptions import WorkerDied, call_elsewhere
 from fuel_prefetch.generators import BackgroundGenerator, GeneratorSource
 from fuel_prefetch.inspection import Inspection
 from fuel_prefetch.old_pools import submit
@@ -234,16 +232,8 @@ def _call(function, item, place):
             RuntimeError('StopIteration was raised by the mapping'), error)
 
 
-def _call_elsewhere(function, item, place):
-    """Call the function in another process, from where errors are pickled."""
-    try:
-        return _call(function, item, place)
-    except BaseException as error:  # of which a pool could be broken
-        if survives_pickling(error):
-            raise
-        text = traceback.format_exc()
-    raise WorkerError(
-        'the mapping failed with an error that cannot be pickled:\n' + text)
+def _call_elsewhere(*call):
+    return call_elsewhere('the mapping', _call, *call)
 
 
 def _is_death(error):

@@ -10,14 +10,12 @@ from __future__ import absolute_import, division, print_function
 import sys
 import threading
 import time
-import traceback
 import weakref
 
 from concurrent.futures import Future, ProcessPoolExecutor
 from six.moves import cPickle as pickle
 
-from fuel_prefetch.exceptions import (
-    WorkerDied, WorkerError, survives_pickling)
+from fuel_prefetch.exceptions import WorkerDied, call_elsewhere
 
 # Seconds between two looks at the processes of a pool.
 LOOK_AFTER = .5
@@ -45,7 +43,8 @@ def submit(executor, function, *args):
     call = pickle.dumps((function, args), pickle.HIGHEST_PROTOCOL)
     if executor in _broken:
         raise WorkerDied('the pool has lost a process')
-    future = Unpickled(executor.submit(_call, call))
+    future = Unpickled(executor.submit(
+        call_elsewhere, 'the call', _call_pickled, call))
     if sys.version_info < (3,):
         with _lock:
             if executor not in _watched:
@@ -58,16 +57,9 @@ def submit(executor, function, *args):
     return future
 
 
-def _call(call):
-    try:
-        function, args = pickle.loads(call)
-        return pickle.dumps(function(*args), pickle.HIGHEST_PROTOCOL)
-    except BaseException as error:
-        if survives_pickling(error):
-            raise
-        text = traceback.format_exc()
-    raise WorkerError(
-        'the call failed with an error that cannot be pickled:\n' + text)
+def _call_pickled(call):
+    function, args = pickle.loads(call)
+    return pickle.dumps(function(*args), pickle.HIGHEST_PROTOCOL)
 
 
 class Unpickled(Future):

@@ -13,7 +13,7 @@ from six.moves import range
 
 from fuel_prefetch import wire
 from fuel_prefetch.context import inherit
-from fuel_prefetch.exceptions import PrefetchError
+from fuel_prefetch.exceptions import PrefetchError, forget_error
 from fuel_prefetch.inspection import Inspection
 from fuel_prefetch.schemes import length_of
 from fuel_prefetch.stats import Counters
@@ -169,7 +169,7 @@ class Supply(object):
             except StopIteration as stop:
                 self._reading = False
                 self._post('over', wire.pack_ending(stop))
-                _forget_error()
+                forget_error()
                 return
             self._read += 1
             # Any of those before may be held still, as far as is known here.
@@ -184,7 +184,7 @@ class Supply(object):
         except:  # noqa: E722
             self._reading = False
             self._post('item', wire.pack_error(sys.exc_info()))
-            _forget_error()
+            forget_error()
 
     def _name_source(self, text):
         match = re.match(r'batch\[(\d+)\]', text)
@@ -326,7 +326,3 @@ class Checkpoints(object):
         if state['version'] > STATE_VERSION:
             raise PrefetchError('the checkpoint is of a newer fuel_prefetch')
         return state
-
-
-# 2.7 keeps a handled error until the function returns.
-_forget_error = getattr(sys, 'exc_clear', lambda: None)

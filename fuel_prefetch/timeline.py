@@ -8,6 +8,7 @@ from collections import OrderedDict, namedtuple
 
 from concurrent.futures import Future
 
+from fuel_prefetch.old_pools import submit
 from fuel_prefetch.stats import BLOCKED, PRODUCING, Counters
 from fuel_prefetch.waiting import monotonic
 
@@ -138,7 +139,7 @@ class RecordingExecutor(object):
                 else:
                     future.set_exception(error)
 
-        self.executor.submit(_timed, function, *args).add_done_callback(
+        submit(self.executor, _timed, function, *args).add_done_callback(
             finish)
         return future
 

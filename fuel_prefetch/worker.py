@@ -9,7 +9,8 @@ import weakref
 from fuel_prefetch.channel import (
     CLOSED, SUPERSEDED, Channel, Failure, Store)
 from fuel_prefetch.context import inherit
-from fuel_prefetch.exceptions import PrefetchError, PrefetchTimeout
+from fuel_prefetch.exceptions import (
+    PrefetchError, PrefetchTimeout, forget_error)
 from fuel_prefetch.stats import Counters
 from fuel_prefetch.waiting import (
     acquire, deadline_of, process_token, time_left)
@@ -651,7 +652,7 @@ def transfer(iterator, channel, prepare):
         if failed:
             # While the thread rests it must not be in an `except` clause,
             # as that would keep the error and its frames alive.
-            _forget_error()
+            forget_error()
             item = None
             going_on = channel.hold()
         else:
@@ -659,10 +660,6 @@ def transfer(iterator, channel, prepare):
             item = None  # a slow `next` must not keep the batch alive
         if not going_on:
             return False
-
-
-# 2.7 keeps a handled error until the function returns.
-_forget_error = getattr(sys, 'exc_clear', lambda: None)
 
 
 def time_to_close():

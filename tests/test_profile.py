@@ -6,10 +6,12 @@ import json
 import os
 import signal
 import sys
+import threading
 import unittest
 
 import six
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import (
+    Future, ProcessPoolExecutor, ThreadPoolExecutor)
 
 from fuel_prefetch import BackgroundDataStream
 from fuel_prefetch.bin import main as main_module
@@ -328,6 +330,15 @@ class TestTimeline(ConcurrentTestCase):
         self.assertEqual(executor.submit(divmod, 7, 2).result(10), (3, 1))
         with self.assertRaises(ZeroDivisionError):
             executor.submit(divmod, 7, 0).result(10)
+
+    def test_call_that_cannot_be_sent(self):
+        """It waits for ever in no Python's pool of processes."""
+        pool = ProcessPoolExecutor(1)
+        self.addCleanup(pool.shutdown)
+        executor = RecordingExecutor(pool, Timeline())
+        with six.assertRaisesRegex(self, Exception, 'lock|pickle'):
+            executor.submit(id, threading.Lock()).result(10)
+        self.assertEqual(executor.submit(divmod, 7, 2).result(10), (3, 1))
 
     def test_cancelled_call(self):
         class Later(object):
