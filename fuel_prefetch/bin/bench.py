@@ -17,6 +17,7 @@ import os
 import platform
 import sys
 
+from fuel_prefetch.bin.terminal import fail, say
 from fuel_prefetch.version import version
 
 EXAMPLES = """\
@@ -60,10 +61,8 @@ def run(args):
         if args.json:
             io.open(args.json, 'a').close()
     except (EnvironmentError, LookupError) as error:
-        print('fuel-prefetch bench: error: {}'.format(
-            error.args[0] if isinstance(error, LookupError) else error),
-            file=sys.stderr)
-        return 2
+        return fail('bench', error.args[0] if isinstance(
+            error, LookupError) else error, 2)
     if args.list:
         for part in parts:
             print('{:<20}{}'.format(part.__name__, part.__doc__))
@@ -78,8 +77,7 @@ def run(args):
     results = {}
     try:
         for part in parts:
-            print(part.__doc__)
-            sys.stdout.flush()
+            say(part.__doc__)
             part()
             print()
             results[part.__name__] = [

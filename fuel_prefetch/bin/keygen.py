@@ -7,8 +7,7 @@ key.
 """
 from __future__ import absolute_import, division, print_function
 
-import sys
-
+from fuel_prefetch.bin.terminal import fail
 from fuel_prefetch.keys import make_keys
 
 EXAMPLES = """\
@@ -30,8 +29,6 @@ def run(args):
     try:
         make_keys(args.file)
     except EnvironmentError as error:
-        print('fuel-prefetch keygen: error: {}'.format(error),
-              file=sys.stderr)
-        return 1
+        return fail('keygen', error)
     print('{0} is the secret key, {0}.pub the public one.'.format(args.file))
     return 0

@@ -8,16 +8,14 @@ the first line is the summary; `add_arguments(parser)` adds its options, and
 from __future__ import absolute_import, division, print_function
 
 import argparse
-import os
 import signal
 import sys
-import threading
 
 from fuel_prefetch.bin import bench, demo, keygen, profile, serve, status
+from fuel_prefetch.bin.terminal import interrupt
 from fuel_prefetch.version import version
 
 COMMANDS = (demo, profile, bench, serve, status, keygen)
-
 
 EXIT_CODES = """\
 exit codes:
@@ -63,19 +61,6 @@ def make_parser():
         module.add_arguments(subparser)
         subparser.set_defaults(run=module.run, parser=subparser)
     return parser
-
-
-def interrupt(number, frame):
-    """Raise `KeyboardInterrupt`, as Ctrl-C does, where it isn't lost.
-
-    Python only reports what is raised in the callback of a weak reference,
-    and goes on; h5py has such a callback called for each of its objects.
-
-    """
-    if frame.f_globals.get('__name__') == 'weakref':
-        threading.Timer(.01, os.kill, (os.getpid(), number)).start()
-    else:
-        raise KeyboardInterrupt
 
 
 def main(args=None):

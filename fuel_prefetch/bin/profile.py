@@ -26,19 +26,17 @@ import argparse
 import contextlib
 import multiprocessing
 import re
-import sys
 import textwrap
 import time
 from functools import partial
-
-from fuel.schemes import BatchScheme
 
 from fuel_prefetch import BackgroundDataStream, diagnosis
 from fuel_prefetch.bin import plot
 from fuel_prefetch.bin.demo import at_least, depth
 from fuel_prefetch.bin.target import Mistake, find, make_stream, one_line
-from fuel_prefetch.bin.terminal import progress, say
+from fuel_prefetch.bin.terminal import fail, progress, say
 from fuel_prefetch.profiling import on_workers, train, unwrapped
+from fuel_prefetch.schemes import length_of
 from fuel_prefetch.stages import LockProbe, Stages
 from fuel_prefetch.stats import read_cpu
 from fuel_prefetch.timeline import Timeline
@@ -146,9 +144,7 @@ def run(args):
             say('\nThe picture is in {}'.format(args.plot))
         return 0
     except (Mistake, Failed, EnvironmentError) as error:
-        print('fuel-prefetch profile: error: {}'.format(error),
-              file=sys.stderr)
-        return 2 if isinstance(error, Mistake) else 1
+        return fail('profile', error, 2 if isinstance(error, Mistake) else 1)
 
 
 def find_step(args):
@@ -192,7 +188,7 @@ def measure(stream, again, step, args):
     if read is not stream:
         say('It reads ahead by itself; what it reads is profiled.')
     run_ = partial(train, step=step, epochs=args.epochs, batches=args.batches)
-    total = length_of(read, args)
+    total = count_batches(read, args)
     say('{} of {} without prefetching ...'.format(
         'An epoch' if args.epochs == 1 else '{} epochs'.format(args.epochs),
         args.stream))
@@ -279,12 +275,13 @@ def told(settings, args):
     return '{}, max_store={}'.format(where, settings['max_store'])
 
 
-def length_of(stream, args):
+def count_batches(stream, args):
     """Return how many batches all the epochs have, or ``None``."""
-    scheme = getattr(stream, 'iteration_scheme', None)
+    examples, batch_size = length_of(
+        getattr(stream, 'iteration_scheme', None)) or (None, None)
     count = args.batches
-    if isinstance(scheme, BatchScheme):
-        count = -(-len(scheme.indices) // scheme.batch_size)
+    if batch_size is not None:
+        count = -(-examples // batch_size)
         count = min(count, args.batches or count)
     return count and count * args.epochs
 

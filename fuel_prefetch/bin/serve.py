@@ -10,11 +10,11 @@ from __future__ import absolute_import, division, print_function
 
 import logging
 import signal
-import sys
 
 import zmq
 
 from fuel_prefetch.bin.target import Mistake, make_stream, one_line
+from fuel_prefetch.bin.terminal import fail, interrupt
 from fuel_prefetch.compression import CODECS
 from fuel_prefetch.server import StreamServer
 
@@ -69,15 +69,6 @@ def add_arguments(parser):
         help='copy each array, for a stream that refills its memory')
 
 
-def _interrupt(signum, frame):
-    raise KeyboardInterrupt
-
-
-def _fail(message, code):
-    print('fuel-prefetch serve: error: {}'.format(message), file=sys.stderr)
-    return code
-
-
 def run(args):
     """Serve until a signal comes; return the exit code."""
     logging.basicConfig(level=logging.INFO, format='%(asctime)s %(message)s')
@@ -85,19 +76,19 @@ def run(args):
     try:
         stream, _ = make_stream(args.stream)
     except Mistake as error:
-        return _fail(error, 2)
+        return fail('serve', error, 2)
     except Exception as error:
-        return _fail(one_line(error), 1)
+        return fail('serve', one_line(error))
     try:
         server = StreamServer(
             stream, args.bind, args.max_store, args.broadcast,
             args.compression, args.checkpoints, args.copy, args.keys,
             args.clients, args.insecure)
-        signal.signal(signal.SIGTERM, _interrupt)
+        signal.signal(signal.SIGTERM, interrupt)
         server.start()
     except (ImportError, ValueError, EnvironmentError,
             zmq.ZMQError) as error:
-        return _fail(error, 1)
+        return fail('serve', error)
     code = 0
     try:
         logger.info('serving %s at %s', args.stream, server.address)

@@ -10,6 +10,7 @@ import argparse
 import sys
 
 from fuel_prefetch import wire
+from fuel_prefetch.bin.terminal import fail
 from fuel_prefetch.connection import Connection
 from fuel_prefetch.exceptions import PrefetchError
 from fuel_prefetch.keys import check_address
@@ -63,9 +64,7 @@ def run(args):
                                 wire.MOST_BATCH_BYTES, args.keys,
                                 args.server_key)
     except (ValueError, EnvironmentError) as error:
-        print('fuel-prefetch status: error: {}'.format(error),
-              file=sys.stderr)
-        return 2
+        return fail('status', error, 2)
     try:
         report = connection.status()
         lines = list(_lines(args.address, report))

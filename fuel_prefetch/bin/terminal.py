@@ -1,8 +1,10 @@
-"""What commands write while they are at work."""
+"""What commands write while they are at work, and how they are interrupted."""
 from __future__ import absolute_import, division, print_function
 
 import contextlib
+import os
 import sys
+import threading
 
 from progressbar import (
     ETA, Bar, Counter, Percentage, ProgressBar, Timer, UnknownLength)
@@ -12,6 +14,26 @@ def say(text):
     """Print at once, also to a file or a pipe."""
     print(text)
     sys.stdout.flush()
+
+
+def fail(command, message, code=1):
+    """Report what is wrong in one line; return the exit code for it."""
+    print('fuel-prefetch {}: error: {}'.format(command, message),
+          file=sys.stderr)
+    return code
+
+
+def interrupt(number, frame):
+    """Raise `KeyboardInterrupt`, as Ctrl-C does, where it isn't lost.
+
+    Python only reports what is raised in the callback of a weak reference,
+    and goes on; h5py has such a callback called for each of its objects.
+
+    """
+    if frame.f_globals.get('__name__') == 'weakref':
+        threading.Timer(.01, os.kill, (os.getpid(), number)).start()
+    else:
+        raise KeyboardInterrupt
 
 
 @contextlib.contextmanager
