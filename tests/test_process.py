@@ -689,6 +689,7 @@ class TestMemory(ProcessTestCase):
         """The reader is told, and reads on when there are some again."""
         script = '''if True:
             import resource, sys
+            from tests import wait_until
             from tests.test_process import (
                 DataStream, IterableDataset, ahead, numpy)
             sizes = [20000 * number ** 2 for number in range(1, 20)]
@@ -696,6 +697,8 @@ class TestMemory(ProcessTestCase):
                 numpy.full(size, 1, 'uint8') for size in sizes])), max_store=2)
             iterator = stream.get_epoch_iterator()
             found, files = [next(iterator)[0].size], []
+            # Nobody has one open for a moment only, then.
+            assert wait_until(lambda: stream.stats.batches_held == 2)
             resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64))
             try:
                 while True:

@@ -690,6 +690,8 @@ class TestResetting(ContractTestCase):
         iterator = stream.get_epoch_iterator()
         source.wait_asked(1)
         resetting = self.start(stream.reset)
+        self.assertTrue(wait_until(
+            lambda: stream._prefetcher._worker.store._pausing))
         source.permit(self.in_hand)  # the reads in hand come first
         self.join(resetting)
         self.assertEqual(wrapped.calls[-2:], ['get_data', 'reset'])
