@@ -9,8 +9,8 @@ from collections import deque
 from concurrent.futures import Executor, Future
 
 from fuel_prefetch.context import inherit
-from fuel_prefetch.waiting import Gate, deadline_of, time_left
-from fuel_prefetch.worker import EXIT_TIMEOUT, send_workers_away
+from fuel_prefetch.waiting import Gate, exit_deadline, time_left
+from fuel_prefetch.worker import send_workers_away
 
 _threads = {}  # thread -> its pool's gate, and the list that says it's ended
 
@@ -120,7 +120,7 @@ def send_threads_away():
 
     """
     send_workers_away()
-    deadline = deadline_of(EXIT_TIMEOUT)
+    deadline = exit_deadline()
     threads = list(_threads.items())
     for _, (gate, ended) in threads:
         ended.append(True)

@@ -20,7 +20,8 @@ from fuel_prefetch.keys import (
     check_address, is_local, read_public, read_secret)
 from fuel_prefetch.sharing import Desk
 from fuel_prefetch.supply import Checkpoints, Supply
-from fuel_prefetch.waiting import deadline_of, monotonic, process_token
+from fuel_prefetch.waiting import (
+    deadline_of, exit_deadline, monotonic, process_token)
 
 logger = logging.getLogger('fuel_prefetch.server')
 
@@ -33,7 +34,6 @@ MOST_REMEMBERED = 1000  # peers that were told off, lest the log fills up
 # Enumerations take their time.
 _NOBLOCK, _SNDMORE = int(zmq.NOBLOCK), int(zmq.SNDMORE)
 _EVENTS, _POLLIN = int(zmq.EVENTS), int(zmq.POLLIN)
-EXIT_TIMEOUT = 1.  # seconds that the interpreter's end may take
 
 _running = weakref.WeakSet()
 
@@ -491,7 +491,7 @@ def _answer(answering):
 @atexit.register
 def _stop_all():
     """Stop what was left running, before the interpreter is taken down."""
-    deadline = deadline_of(EXIT_TIMEOUT)
+    deadline = exit_deadline()
     running = [answering for answering in list(_running)
                if answering.process == process_token()]
     for answering in running:

@@ -37,6 +37,17 @@ if hasattr(os, 'register_at_fork'):
 else:  # 2.7 and 3.6; a system call, so it costs more
     process_token = os.getpid
 
+# Seconds that the end of the interpreter may be held up by what does not
+# return, over all streams and servers together.
+EXIT_TIMEOUT = 1.
+_exits = {}  # a process that is ending -> when these seconds are over
+
+
+def exit_deadline():
+    """Return when this process, which is ending, has waited enough."""
+    return _exits.setdefault(process_token(), deadline_of(EXIT_TIMEOUT))
+
+
 if six.PY3:
     def acquire(lock, timeout=None):
         """Acquire `lock` within `timeout` seconds; return if it was."""

@@ -13,11 +13,7 @@ from fuel_prefetch.exceptions import (
     PrefetchError, PrefetchTimeout, forget_error)
 from fuel_prefetch.stats import Counters
 from fuel_prefetch.waiting import (
-    acquire, deadline_of, process_token, time_left)
-
-# Seconds that the end of the interpreter may be held up by a read that does
-# not return, over all streams together.
-EXIT_TIMEOUT = 1.
+    acquire, deadline_of, exit_deadline, process_token, time_left)
 
 _closing = threading.local()  # the deadline of who closes in this thread
 
@@ -675,8 +671,10 @@ def send_workers_away():
     being taken down could print or crash, so each is given the time to
     leave. One that does not is a daemon, and is left behind.
 
+    Whatever must come after it calls this first.
+
     """
-    deadline = deadline_of(EXIT_TIMEOUT)
+    deadline = exit_deadline()
     workers = [(thread, store, source)
                for thread, (store, source) in list(_workers.items())
                if store.process == process_token()]
