@@ -8,6 +8,8 @@ the first line is the summary; `add_arguments(parser)` adds its options, and
 from __future__ import absolute_import, division, print_function
 
 import argparse
+import errno
+import os
 import signal
 import sys
 
@@ -77,6 +79,21 @@ def main(args=None):
         The exit code, for those errors that aren't a `SystemExit`.
 
     """
+    try:
+        try:
+            return run(args)
+        finally:
+            sys.stdout.flush()
+    except EnvironmentError as error:
+        if error.errno != errno.EPIPE:
+            raise
+        # Who read what is printed, `head` say, has seen enough. What is
+        # buffered still would only fail once more as the process ends.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+
+
+def run(args):
     args = make_parser().parse_args(args)
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         signal.signal(signal.SIGINT, interrupt)
