@@ -62,6 +62,11 @@ def wait_until(condition, timeout=DEADLINE):
 class ConcurrentTestCase(unittest.TestCase):
     """A test case that leaves nothing behind, and doesn't hang."""
     def setUp(self):
+        if hasattr(gc, 'freeze') and not gc.get_freeze_count():
+            # All that the tests import need not be searched for garbage, a
+            # tenth of a second each time. Python 3.7 and newer can do that.
+            gc.collect()
+            gc.freeze()
         threads = set(threading.enumerate())
         processes = set(multiprocessing.active_children())
 
