@@ -143,7 +143,8 @@ class Producer(object):
     It is READING while it owes batches that were granted. What it says else,
     an error, an end or an answer, leaves it RESTING, so that nothing is read
     which the parent, knowing of that, may not want. A grant from before the
-    parent knew bears an old number, and is void.
+    parent knew bears an old number, and is void. An epoch comes with a first
+    grant, so that it is read from at once.
 
     """
     def __init__(self, link):
@@ -151,6 +152,7 @@ class Producer(object):
         self.stream = self.iterator = None
         self.number = 0  # of what was said else
         self.made = 0  # batches since then
+        self.opening = 0  # granted since then, as an epoch was opened
 
     def run(self, origin):
         try:
@@ -169,8 +171,9 @@ class Producer(object):
         looked = monotonic()
         while True:
             grant = number, count = self.link.grant
-            if self.iterator is None or number != self.number or (
-                    count == self.made):
+            if number != self.number:
+                count = self.opening
+            if self.iterator is None or count == self.made:
                 message = self.link.receive(grant)
             else:
                 now = monotonic()
@@ -201,7 +204,7 @@ class Producer(object):
 
     def _say(self, kind, value):
         self.number += 1
-        self.made = 0
+        self.made = self.opening = 0
         self.link.send_data(kind, value, self.number)
 
     def _answer(self, value=None, failure=None):
@@ -212,15 +215,18 @@ class Producer(object):
             self.iterator = None
         elif kind == CALL:
             try:
-                arguments = [pickle.loads(body)] if body else []
-                value = getattr(self, CALLS[number])(*arguments)
+                args = pickle.loads(body)
+                value = getattr(self, CALLS[number])(*args)
                 self._answer(value)
+                if CALLS[number] == 'open':
+                    self.opening, = args
             except Disconnected:
                 raise
             except:  # noqa: E722 (no room for the answer included)
                 self._answer(failure=failure_of(sys.exc_info()))
 
-    def open(self):
+    def open(self, grant):
+        """Begin an epoch, of which `grant` batches may be read at once."""
         self.iterator = None  # gone before the next one is made
         self.iterator = self.stream.get_epoch_iterator()
 

@@ -195,14 +195,19 @@ class ParentEnd(End):
             How many.
 
         """
-        if self._granted[0] == number:
-            count += self._granted[1]
-        self._granted = number, count
+        count = self.note_granted(number, count)
         freed = self._freed()
         if freed:  # before the child needs them for what it now may read
             self.send(FREED, 0, freed)
         if self._ring.granted.tell(number * COUNT + count % COUNT):
             self.send(FREED)
+
+    def note_granted(self, number, count):
+        """Count a grant, or one that the child knows of; return their sum."""
+        if self._granted[0] == number:
+            count += self._granted[1]
+        self._granted = number, count
+        return count
 
     def receive(self, timeout=None):
         """Return the messages that there are, waiting for one.

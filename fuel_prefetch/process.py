@@ -103,6 +103,8 @@ class Child(six.Iterator):
         self._number = 0  # of what was said besides batches
         self._owed = 0
         self._answer = None
+        self._before = 0  # of those that arrived, how many did before that
+        self._opening = 0  # batches that may follow, unasked
         _children.add(self)
 
     @property
@@ -256,14 +258,25 @@ class Child(six.Iterator):
                 self._arrived.append((_load(*value), None))
                 self._final = True
             else:
-                self._answer = value
+                self._before = len(self._arrived)
+                self._answer = failure, _ = value
+                if failure is None:
+                    self._owed = self._opening
+                    self.link.note_granted(number, self._opening)
 
     # On the worker's thread, or another one that Ctrl-C doesn't reach
 
-    def ask(self, name, body=b''):
+    def ask(self, name, *args):
         """Have a method called there; return what it returns.
 
         What was under way before is taken in.
+
+        Parameters
+        ----------
+        name : str
+            One of :data:`.link.CALLS`.
+        *args
+            What it is called with.
 
         Raises
         ------
@@ -276,7 +289,9 @@ class Child(six.Iterator):
         with self._questions, self._changed:
             self._start()
             self._answer = None
-            self._send(link.CALL, link.CALLS.index(name), body)
+            self._opening = args[0] if name == 'open' else 0
+            self._send(link.CALL, link.CALLS.index(name),
+                       pickle.dumps(args, 2))
             while self._answer is None:
                 self._fetch()
             failure, value = self._answer
@@ -337,12 +352,17 @@ class Child(six.Iterator):
         return list(self._arrived)
 
     def drop(self):
-        """Forget what has arrived; return its batches."""
-        batches = [batch for failure, batch in self._arrived
-                   if failure is None]
-        self._arrived.clear()
-        self._final = False
-        return batches
+        """Forget what arrived before the latest answer; return its batches.
+
+        What came since belongs to the epoch that it was asked to open.
+
+        """
+        arrived = self._arrived
+        dropped = [arrived.popleft() for _ in range(
+            len(arrived) if self.dead else self._before)]
+        self._before = 0
+        self._final = bool(arrived) and arrived[-1][0] is not None
+        return [batch for failure, batch in dropped if failure is None]
 
 
 class Conversation(object):
@@ -476,15 +496,15 @@ class ProcessSource(Source):
         child.window, child.most = self._window, self._most
         return child
 
-    def _ask(self, name):
+    def _ask(self, name, *args):
         """Have a method of the stream called where it is."""
         child = self._reach()
         if child.ready or isinstance(self._origin, bytes):
             changes = self._find_changes()
             if changes:
-                child.ask('change', pickle.dumps(changes, 2))
+                child.ask('change', changes)
         self._bindings = _bindings(self.data_stream)
-        value = child.ask(name)
+        value = child.ask(name, *args)
         self._origin = None
         return value
 
@@ -502,7 +522,8 @@ class ProcessSource(Source):
     # On the worker's thread
 
     def open_iterator(self):
-        self._ask('open')
+        # It reads ahead at once, rather than when it is asked for a batch.
+        self._ask('open', max(self._window, 1))
         self._count_dropped(self._child.drop())
         return self._child
 

@@ -13,6 +13,7 @@ import subprocess
 import sys
 import tempfile
 import threading
+import unittest
 
 import numpy
 import six
@@ -25,6 +26,7 @@ from six.moves import copyreg, range
 from fuel_prefetch import (
     BackgroundDataStream, PrefetchError, WorkerDied, WorkerError, memory,
     process, transformers)
+from fuel_prefetch.stats import Counters
 from tests import ConcurrentTestCase, numbers, wait_until
 from tests.chains import write_table
 from tests.test_exit import ROOT
@@ -893,6 +895,73 @@ class TestReports(ProcessTestCase):
         _, errors = process.communicate()
         self.assertEqual((process.returncode, errors), (7, b''))
         self.assertTrue(wait_until(lambda: gone(pid)))
+
+
+@unittest.skipUnless(hasattr(os, 'fork'), 'there is no fork here')
+class TestOpening(ProcessTestCase):
+    """An epoch is read from as soon as it has begun, as far as may be."""
+    def open(self, mapping, count=50, max_bytes=None):
+        """Return the source of a stream, and a counter of its reads."""
+        reads = multiprocessing.Value('i')
+
+        def counted(example):
+            reads.value += 1
+            return mapping(example)
+
+        source = process.ProcessSource(
+            Mapping(numbers(count), counted), Counters(), max_bytes,
+            CONTEXTS[0], 'test')
+        source.share(10)  # of which 6 may be under way
+        source.open_iterator()
+        self.addCleanup(source.close)
+        return source, reads
+
+    def read_to(self, source, reads, count):
+        """Wait for so many reads, and see that no more are made."""
+        self.assertTrue(wait_until(lambda: reads.value == count))
+        source.rest()
+        source.rest()
+        self.assertEqual(reads.value, count)
+
+    def test_unasked(self):
+        source, reads = self.open(tuple)
+        self.read_to(source, reads, 6)
+        iterator = source._child
+        self.assertEqual(list(iterator), [(i,) for i in range(50)])
+
+    def test_new_epoch_before_that_is_taken(self):
+        source, reads = self.open(tuple)
+        for epoch in 1, 2, 3:
+            self.read_to(source, reads, 6 * epoch)
+            source.open_iterator()
+        self.assertEqual(source.counters.batches_dropped, 18)
+        self.assertEqual(list(source._child), [(i,) for i in range(50)])
+
+    def test_short_epochs(self):
+        source, reads = self.open(tuple, 2)
+        for epoch in 1, 2, 3:
+            self.read_to(source, reads, 2 * epoch)
+            self.assertEqual(list(source._child), [(0,), (1,)])
+            source.open_iterator()
+
+    def test_not_past_an_error(self):
+        def fail(example):
+            if example[0] == 2:
+                raise KeyError(2)
+            return example
+
+        source, reads = self.open(fail)
+        self.read_to(source, reads, 3)
+        iterator = source._child
+        self.assertEqual([next(iterator), next(iterator)], [(0,), (1,)])
+        with self.assertRaises(KeyError):
+            next(iterator)
+        self.assertEqual(list(iterator), [(i,) for i in range(3, 50)])
+
+    def test_one_where_bytes_are_counted(self):
+        source, reads = self.open(tuple, max_bytes=1000)
+        self.read_to(source, reads, 1)
+        self.assertEqual(next(source._child), (0,))
 
 
 class TestArena(ConcurrentTestCase):
