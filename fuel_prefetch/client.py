@@ -7,12 +7,13 @@ from fuel.iterator import DataIterator
 from fuel.streams import AbstractDataStream
 
 from fuel_prefetch import wire
-from fuel_prefetch.arguments import check, is_count
+from fuel_prefetch.arguments import (
+    check, check_patience, check_seconds, is_count)
 from fuel_prefetch.channel import FORKED_MESSAGE
 from fuel_prefetch.connection import Connection, Gone, Sequence
 from fuel_prefetch.exceptions import (
     PrefetchError, PrefetchTimeout, WorkerDied)
-from fuel_prefetch.keys import check_address
+from fuel_prefetch.keys import check_address, read_client_keys
 from fuel_prefetch.schemes import ServedScheme
 from fuel_prefetch.waiting import (
     acquire, deadline_of, process_token, time_left)
@@ -90,12 +91,10 @@ class RemoteDataStream(AbstractDataStream):
         check('max_store', max_store, 'be from 1 to {}'.format(
             wire.MOST_AHEAD),
             is_count(max_store) and max_store <= wire.MOST_AHEAD)
-        check('timeout', timeout, 'be a positive number of seconds or None',
-              timeout is None or 0 < timeout < 1e9)
+        check_seconds('timeout', timeout)
         check('on_restart', on_restart, "be 'raise' or 'epoch'",
               on_restart in ('raise', 'epoch'))
-        check('server_key', server_key, 'go with keys',
-              (keys is None) == (server_key is None))
+        read_client_keys(keys, server_key)
         check('max_bytes', max_bytes, 'be a positive integer',
               is_count(max_bytes))
         super(RemoteDataStream, self).__init__(**kwargs)
@@ -332,6 +331,7 @@ class RemoteDataStream(AbstractDataStream):
             Most seconds to wait for the server to take note. Defaults to 5.
 
         """
+        check_patience(timeout)
         self._check_process()
         connection = self._connection
         if connection is not None:
@@ -379,8 +379,8 @@ class RemoteDataStream(AbstractDataStream):
         while self._connection is None or self._connection.info is None:
             if self._connection is None:
                 self._connection = Connection(
-                    self.address, self.timeout, self.max_bytes, self.keys,
-                    self.server_key)
+                    self.address, self.timeout, self.max_bytes,
+                    read_client_keys(self.keys, self.server_key))
             try:
                 self._connection.shake_hands()
             except Gone:  # the server is about to stop; another may come

@@ -70,7 +70,13 @@ def codec_of(name):
 
     """
     if name not in _loaded:
-        _loaded[name] = CODECS[name]()
+        try:
+            _loaded[name] = CODECS[name]()
+        except ImportError as error:
+            raise ImportError(
+                'compression {!r} needs a package that is not installed: pip '
+                'install fuel-prefetch[compression] ({})'.format(
+                    str(name), error))
     return _loaded[name]
 
 

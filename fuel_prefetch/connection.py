@@ -13,7 +13,6 @@ from fuel_prefetch.arguments import is_count
 from fuel_prefetch.compression import CODECS, codec_of
 from fuel_prefetch.exceptions import (
     PrefetchError, PrefetchTimeout, remote_error)
-from fuel_prefetch.keys import read_public, read_secret
 from fuel_prefetch.waiting import deadline_of, monotonic, process_token
 
 # Seconds after which an answer is asked for again. What was lost, with a
@@ -142,8 +141,8 @@ class Connection(object):
         Seconds that each wait may take.
     max_bytes : int
         The largest batch to accept.
-    keys, server_key : str or None
-        Files of keys.
+    keys : tuple of bytes or None
+        As :func:`.read_client_keys` returns them.
 
     Attributes
     ----------
@@ -151,7 +150,7 @@ class Connection(object):
         What the server tells about the stream.
 
     """
-    def __init__(self, address, timeout, max_bytes, keys, server_key):
+    def __init__(self, address, timeout, max_bytes, keys):
         self.address = address
         self.timeout = timeout
         self.max_bytes = max_bytes
@@ -170,8 +169,7 @@ class Connection(object):
         # nobody can guess.
         socket.setsockopt(zmq.IDENTITY, b'c' + os.urandom(16))
         if keys is not None:
-            public, secret = read_secret(keys)
-            server_public, = read_public(server_key)
+            public, secret, server_public = keys
             socket.setsockopt(zmq.CURVE_PUBLICKEY, public)
             socket.setsockopt(zmq.CURVE_SECRETKEY, secret)
             socket.setsockopt(zmq.CURVE_SERVERKEY, server_public)

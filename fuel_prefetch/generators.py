@@ -48,11 +48,13 @@ class BackgroundGenerator(object):
     that thread. Several threads may take items; each goes to one of them.
 
     """
+    _argument = 'generator'  # its name, for messages
+
     def __init__(self, generator, max_prefetch=1):
         if not (hasattr(generator, '__iter__') or
                 hasattr(generator, '__getitem__')):
-            raise TypeError('generator must be iterable, got {!r}'.format(
-                generator))
+            raise TypeError('{} must be iterable, got {!r}'.format(
+                self._argument, generator))
         self.max_prefetch = max_prefetch
         self._prefetcher = Prefetcher(self._bound_of(max_prefetch),
                                       name=type(self).__name__)

@@ -9,7 +9,7 @@ import numpy
 import six
 from concurrent.futures import Future, ThreadPoolExecutor
 
-from fuel_prefetch.arguments import bound_of, check, is_count
+from fuel_prefetch.arguments import bound_of, check, check_flag, is_count
 from fuel_prefetch.channel import Failure, Pending
 from fuel_prefetch.exceptions import WorkerDied, call_elsewhere
 from fuel_prefetch.generators import BackgroundGenerator, GeneratorSource
@@ -75,6 +75,8 @@ def parallel_map(function, iterable, workers=2, max_prefetch=None,
 
 class ParallelMap(BackgroundGenerator):
     """An iterator over results: see :func:`.parallel_map`."""
+    _argument = 'iterable'
+
     def __init__(self, function, iterable, workers=2, max_prefetch=None,
                  ordered=True, executor=None):
         check_call('function', function)
@@ -140,8 +142,7 @@ class Calls(object):
     """
     def __init__(self, workers, ordered=True, executor=None, seed=None):
         check('workers', workers, 'be a positive integer', is_count(workers))
-        check('ordered', ordered, 'be True or False',
-              isinstance(ordered, (bool, numpy.bool_)))
+        check_flag('ordered', ordered)
         check('executor', executor, 'be a concurrent.futures.Executor or None',
               executor is None or callable(getattr(executor, 'submit', None)))
         self.function = None

@@ -12,12 +12,14 @@ from zmq.utils import z85
 from zmq.utils.monitor import recv_monitor_message
 
 from fuel_prefetch import wire
-from fuel_prefetch.arguments import check, is_count
+from fuel_prefetch.arguments import (
+    check, check_flag, check_patience, check_seconds, is_count, is_path,
+    is_stream)
 from fuel_prefetch.compression import CODECS, codec_of
 from fuel_prefetch.connection import Context
 from fuel_prefetch.exceptions import PrefetchError
 from fuel_prefetch.keys import (
-    check_address, is_local, read_public, read_secret)
+    check_address, is_local, read_all_public, read_secret)
 from fuel_prefetch.sharing import Desk
 from fuel_prefetch.supply import Checkpoints, Supply
 from fuel_prefetch.waiting import (
@@ -99,15 +101,19 @@ class StreamServer(object):
                  checkpoints=None, copy=False, keys=None, clients=None,
                  insecure=False, client_timeout=5.):
         check('data_stream', data_stream, 'be a data stream',
-              callable(getattr(data_stream, 'get_epoch_iterator', None)))
+              is_stream(data_stream))
         check_address('address', address, wildcard=True)
         check('max_store', max_store, 'be a positive integer',
               is_count(max_store))
         check('compression', compression, 'be one of {} or None'.format(
             ', '.join(sorted(CODECS))),
-            compression is None or compression in CODECS)
-        check('client_timeout', client_timeout,
-              'be a positive number of seconds', 0 < client_timeout < 1e9)
+            compression in (None,) + tuple(CODECS))
+        for name, flag in [('broadcast', broadcast), ('copy', copy),
+                           ('insecure', insecure)]:
+            check_flag(name, flag)
+        check('checkpoints', checkpoints, 'be the path of a folder or None',
+              checkpoints is None or is_path(checkpoints))
+        check_seconds('client_timeout', client_timeout, optional=False)
         check('clients', clients, 'go with keys',
               (clients is None) == (keys is None))
         check('address', address, 'be on this machine unless there are keys, '
@@ -118,14 +124,15 @@ class StreamServer(object):
         self.data_stream = data_stream
         self.address = address
         self.max_store = max_store
-        self.broadcast = bool(broadcast)
+        self.broadcast = broadcast
         self.compression = compression
-        self.copy = bool(copy)
+        self.copy = copy
         self.client_timeout = client_timeout
         self._checkpoints = (None if checkpoints is None
                              else Checkpoints(checkpoints))
-        self._keys = None if keys is None else read_secret(keys)
-        self._allowed = None if clients is None else read_public(clients)
+        self._keys = None if keys is None else read_secret('keys', keys)
+        self._allowed = None if clients is None else read_all_public(
+            'clients', clients)
         self._answering = None
 
     def start(self):
@@ -159,6 +166,7 @@ class StreamServer(object):
             Seconds that the batch being read may take. Defaults to 5.
 
         """
+        check_patience(timeout)
         answering, self._answering = self._answering, None
         if answering is not None and answering.process == process_token():
             answering.stop()
@@ -179,8 +187,9 @@ class StreamServer(object):
 def serve(data_stream, address='tcp://127.0.0.1:5557', **kwargs):
     """Serve a stream until the process is interrupted.
 
-    Parameters are those of :class:`StreamServer`. The stream is closed at
-    the end.
+    Parameters are those of :class:`StreamServer`. Ctrl-C stops the server as
+    :meth:`StreamServer.stop` does and is then raised as what it is, a
+    ``KeyboardInterrupt``. The stream is closed at the end.
 
     """
     server = StreamServer(data_stream, address, **kwargs)

@@ -1,18 +1,17 @@
 """Fuel transformers that work ahead of their readers."""
 from __future__ import absolute_import, division, print_function
 
-import inspect
-import numbers
 import os
 from collections import OrderedDict
 from functools import partial
 
-import numpy
 import six
 from fuel.iterator import DataIterator
 from fuel.transformers import Transformer
 
-from fuel_prefetch.arguments import bound_of, check, is_count, is_integer
+from fuel_prefetch.arguments import (
+    bound_of, check, check_flag, check_seconds, is_count, is_integer,
+    is_stream)
 from fuel_prefetch.channel import (
     FORKED, FORKED_MESSAGE, SUPERSEDED, Channel)
 from fuel_prefetch.exceptions import PrefetchError
@@ -38,8 +37,7 @@ class ReadAhead(Transformer):
     """
     def __init__(self, data_stream, **kwargs):
         check('data_stream', data_stream, 'be a data stream',
-              not inspect.isclass(data_stream) and
-              callable(getattr(data_stream, 'get_epoch_iterator', None)))
+              is_stream(data_stream))
         iteration_scheme = kwargs.pop('iteration_scheme', None)
         check('iteration_scheme', iteration_scheme,
               'be set on the wrapped stream', iteration_scheme is None)
@@ -314,19 +312,14 @@ class BackgroundDataStream(ReadAhead):
         bound_of('max_store', max_store)
         check('max_bytes', max_bytes, 'be a positive integer or None',
               max_bytes is None or is_count(max_bytes))
-        check('across_epochs', across_epochs, 'be True or False',
-              isinstance(across_epochs, (bool, numpy.bool_)))
-        check('copy', copy, 'be True or False',
-              isinstance(copy, (bool, numpy.bool_)))
+        check_flag('across_epochs', across_epochs)
+        check_flag('copy', copy)
         check('backend', backend, "be 'thread' or 'process'",
               isinstance(backend, six.string_types) and
               backend in ('thread', 'process'))
         check('backend', backend, "be 'thread' on Windows",
               backend == 'thread' or os.name != 'nt')
-        check('timeout', timeout, 'be a positive number of seconds or None',
-              timeout is None or isinstance(timeout, numbers.Real) and
-              not isinstance(timeout, bool) and 0 < timeout and
-              (timeout < 1e9 or timeout == float('inf')))
+        check_seconds('timeout', timeout)
         check('context', context, "be a multiprocessing context or None, and "
               "None where backend is 'thread'", context is None or
               backend == 'process' and
@@ -438,6 +431,9 @@ class ParallelMapping(ReadAhead):
               mapping_accepts in (list, dict))
         check('seed', seed, 'be an integer from 0 to 2**32 - 1 or None',
               seed is None or is_integer(seed) and 0 <= seed < 2 ** 32)
+        check('add_sources', add_sources, 'be a tuple of names or None',
+              add_sources is None or isinstance(add_sources, (tuple, list)) and
+              all(isinstance(name, six.string_types) for name in add_sources))
         super(ParallelMapping, self).__init__(data_stream, **kwargs)
         self.mapping = mapping
         self.workers = workers

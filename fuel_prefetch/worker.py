@@ -6,6 +6,7 @@ import sys
 import threading
 import weakref
 
+from fuel_prefetch.arguments import check_patience
 from fuel_prefetch.channel import (
     CLOSED, SUPERSEDED, Channel, Failure, Store)
 from fuel_prefetch.context import inherit
@@ -306,6 +307,7 @@ class Prefetcher(object):
             Seconds for all but `call`.
 
         """
+        check_patience(timeout)
         self._leave_behind()
         if self._closed is closed:
             return

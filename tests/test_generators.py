@@ -195,6 +195,10 @@ class TestErrors(GeneratorTestCase):
                     call()
                 self.assertIn('max_prefetch', str(caught.exception))
                 self.assertIn(repr(bad), str(caught.exception))
+        for bad in ('x', -1, True):
+            with BackgroundGenerator([]) as generator:
+                six.assertRaisesRegex(self, ValueError, 'timeout .*seconds',
+                                      generator.close, bad)
         six.assertRaisesRegex(self, TypeError, 'generator.*17',
                               BackgroundGenerator, 17)
         six.assertRaisesRegex(self, TypeError, 'got 17', background(), 17)

@@ -448,7 +448,7 @@ class TestParallelMap(MappingTestCase):
                 parallel_map, square, [], **kwargs)
         six.assertRaisesRegex(self, TypeError, 'function .*3',
                               parallel_map, 3, [])
-        six.assertRaisesRegex(self, TypeError, 'iterable.* 3',
+        six.assertRaisesRegex(self, TypeError, '^iterable .* 3',
                               parallel_map, square, 3)
         self.assertEqual(threads(), [])
 
@@ -812,6 +812,9 @@ class TestParallelMapping(MappingTestCase):
                 ('ordered', {'ordered': 1}), ('executor', {'executor': 'x'}),
                 ('seed', {'seed': -1}), ('seed', {'seed': 1.5}),
                 ('seed', {'seed': 2 ** 32}),
+                ('add_sources', {'add_sources': 'extra'}),
+                ('add_sources', {'add_sources': 5}),
+                ('add_sources', {'add_sources': ('extra', 5)}),
                 ('mapping_accepts', {'mapping_accepts': tuple})]:
             value, = kwargs.values()
             with self.assertRaises(ValueError) as caught:

@@ -84,6 +84,17 @@ class TestCommands(ServerTestCase):
             self.assertTrue(re.search(words, log), log)
         self.assertEqual(main(['status', address, '--timeout', '.1']), 1)
 
+    def test_bad_options_of_status(self):
+        for args in [['--keys', 'k'], ['--server-key', 'k'],
+                     ['--keys', 'nosuch', '--server-key', 'nosuch']]:
+            self.assertEqual(main(['status', 'ipc://x'] + args), 2)
+        for args in [['ipc://x', '--timeout', value]
+                     for value in ('x', '0', 'nan', 'inf')] + [
+                ['tcp://*:5557'], ['udp://127.0.0.1:1']]:
+            with self.assertRaises(SystemExit) as caught:
+                main(['status'] + args)
+            self.assertEqual(caught.exception.code, 2)
+
     def test_interrupt(self):
         process, _, reader = self.start_command(
             'mystreams:ready', '--bind', 'tcp://127.0.0.1:*')
@@ -99,9 +110,16 @@ class TestCommands(ServerTestCase):
         for code, args in [
                 (2, ['mystreams:nosuch']), (2, ['nosuch:train']),
                 (2, ['mystreams']), (1, ['mystreams:fail']),
-                (1, ['mystreams:ready', '--bind', 'tcp://0.0.0.0:5557']),
-                (1, ['mystreams:ready', '--max-store', '0'])]:
+                (2, ['mystreams:ready', '--bind', 'tcp://0.0.0.0:5557']),
+                (2, ['mystreams:ready', '--clients', 'nosuch']),
+                (2, ['mystreams:ready', '--keys', 'nosuch',
+                     '--clients', 'nosuch']),
+                (1, ['mystreams:ready', '--bind', 'ipc:///nosuch/socket'])]:
             self.assertEqual(main(['serve'] + args), code)
+        for args in ['--max-store', '0'], ['--bind', 'udp://127.0.0.1:1']:
+            with self.assertRaises(SystemExit) as caught:
+                main(['serve', 'mystreams:ready'] + args)
+            self.assertEqual(caught.exception.code, 2)
         sys.modules.pop('mystreams', None)
         sys.path.remove(os.getcwd())
 

@@ -2,8 +2,11 @@
 from __future__ import absolute_import, division, print_function
 
 import gc
+import os
 import pickle
+import shutil
 import sys
+import tempfile
 import threading
 import weakref
 from zlib import crc32
@@ -20,6 +23,7 @@ from six.moves import range
 from fuel_prefetch import (
     BackgroundDataStream, PrefetchError, PrefetchTimeout, RemoteDataStream,
     RemoteError, StreamServer, WorkerDied, connection, wire)
+from fuel_prefetch.keys import make_keys
 from tests import Gated, IteratorStream, Raise, numbers, wait_until
 from tests.serving import LOCAL, Proxy, ServerTestCase, vanish
 
@@ -529,8 +533,11 @@ class TestOneClient(ServerTestCase):
     def test_arguments(self):
         for arguments in [
                 {'address': 'udp://127.0.0.1:1'}, {'address': 5},
-                {'address': 'tcp://127.0.0.1:*'}, {'max_store': 0},
-                {'timeout': 0}, {'on_restart': 'x'}, {'keys': 'x'},
+                {'address': 'tcp://127.0.0.1:*'}, {'address': 'tcp://*:1'},
+                {'max_store': 0}, {'timeout': 0}, {'timeout': 'x'},
+                {'server_key': 'x'}, {'keys': 'nosuch', 'server_key': 'x'},
+                {'keys': 1, 'server_key': 'x'},
+                {'on_restart': 'x'}, {'keys': 'x'},
                 {'max_bytes': 0}]:
             with six.assertRaisesRegex(self, ValueError,
                                        '|'.join(arguments) + '|server_key'):
@@ -538,11 +545,31 @@ class TestOneClient(ServerTestCase):
         for arguments in [
                 {'address': 'tcp://0.0.0.0:5557'}, {'address': 'tcp://*:1'},
                 {'max_store': 0}, {'compression': 'x'}, {'clients': 'x'},
-                {'client_timeout': 0}, {'data_stream': None}]:
+                {'client_timeout': 0}, {'client_timeout': 'x'},
+                {'client_timeout': None}, {'data_stream': None},
+                {'data_stream': DataStream}, {'insecure': 'no'},
+                {'broadcast': 1}, {'copy': None}, {'compression': ['zlib']},
+                {'checkpoints': 5}, {'keys': 1, 'clients': 'x'},
+                {'keys': 'nosuch', 'clients': 'x'}]:
             with six.assertRaisesRegex(self, ValueError,
                                        '|'.join(arguments)):
                 StreamServer(**dict({'data_stream': numbers(1)},
                                     **arguments))
+        with six.assertRaisesRegex(self, ValueError, "timeout .*'x'"):
+            StreamServer(numbers(1)).stop('x')
+        with six.assertRaisesRegex(self, ValueError, 'timeout .*-1'):
+            RemoteDataStream('ipc://x').close(-1)
+
+    def test_files_of_public_keys(self):
+        folder = tempfile.mkdtemp()
+        self.addCleanup(shutil.rmtree, folder)
+        path = os.path.join(folder, 'server.key')
+        make_keys(path)
+        for clients in path + '.pub', [path + '.pub'], folder:
+            StreamServer(numbers(1), keys=path, clients=clients)
+        for clients in 5, [5], path + '.none', [path, path + '.none']:
+            with six.assertRaisesRegex(self, ValueError, '^clients'):
+                StreamServer(numbers(1), keys=path, clients=clients)
 
     def test_pickle_between_epochs(self):
         client = self.remote(numbers(3))

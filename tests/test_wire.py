@@ -287,14 +287,17 @@ class TestKeys(ServerTestCase):
     def test_files(self):
         path = self.make('one')
         self.assertEqual(stat.S_IMODE(os.stat(path).st_mode), 0o600)
-        public, secret = keys.read_secret(path)
+        public, secret = keys.read_secret('keys', path)
         self.assertEqual((len(public), len(secret)), (40, 40))
-        self.assertEqual(keys.read_keys(path + '.pub'), (public, None))
+        self.assertEqual(keys.read_keys('keys', path + '.pub'),
+                         (public, None))
         self.assertRaises(OSError, keys.make_keys, path)
-        self.assertRaises(ValueError, keys.read_secret, path + '.pub')
+        for wrong in path + '.pub', path + '.none', self.folder, 1:
+            with six.assertRaisesRegex(self, ValueError, '^keys'):
+                keys.read_secret('keys', wrong)
         os.chmod(path, 0o644)
         with six.assertRaisesRegex(self, ValueError, 'chmod'):
-            keys.read_secret(path)
+            keys.read_secret('keys', path)
 
     def test_both_sides_are_authenticated(self):
         server_key, good, bad = map(self.make, ['server', 'good', 'bad'])
@@ -319,12 +322,12 @@ class TestKeys(ServerTestCase):
         for address in ('tcp://*:1', 'tcp://0.0.0.0:1', 'tcp://[::]:1',
                         'tcp://eth0:1', 'tcp://127.evil.example:1',
                         'tcp://localhost.example:1', 'tcp://127.0.0.1.x:1'):
-            keys.check_address('address', address)
+            keys.check_address('address', address, wildcard=True)
             self.assertFalse(keys.is_local(address), address)
             self.assertRaises(ValueError, StreamServer, numbers(1), address)
             StreamServer(numbers(1), address, insecure=True)
-        for address in ('tcp://x', 'tcp://x:99999', 'inproc://x', 'ipc://',
-                        'tcp://a:1;b:2', ''):
+        for address in ('tcp://*:1', 'tcp://x', 'tcp://x:99999',
+                        'inproc://x', 'ipc://', 'tcp://a:1;b:2', ''):
             self.assertRaises(ValueError, keys.check_address, 'address',
                               address)
 

@@ -35,6 +35,7 @@ from fuel.transformers import Mapping
 
 from fuel_prefetch import BackgroundDataStream, ParallelMapping
 from fuel_prefetch.bin import digits
+from fuel_prefetch.bin.options import at_least, depth
 from fuel_prefetch.bin.terminal import progress, say
 from fuel_prefetch.waiting import monotonic
 
@@ -96,21 +97,6 @@ def add_arguments(parser):
         '--data', type=data_file, metavar='FILE',
         help='the HDF5 file: read if it is there, else written and kept '
              '(default: a temporary file)')
-
-
-def at_least(least):
-    """Make a type of argument: whole numbers from `least` up."""
-    def number(text):
-        if not text.isdigit() or not least <= int(text) < 2 ** 32:
-            raise argparse.ArgumentTypeError(
-                "'{}' is not a whole number from {} up".format(text, least))
-        return int(text)
-    return number
-
-
-def depth(text):
-    """Convert the argument that says how far to read ahead."""
-    return -1 if text == '-1' else at_least(1)(text)
 
 
 def data_file(path):

@@ -24,7 +24,7 @@ exit codes:
   0    it did what it was asked to
   1    it could not, or your stream raised an error
   2    a bad option, or there is no such thing as was named
-  130  interrupted by Ctrl-C
+  130  interrupted by Ctrl-C, which is how 'serve' ends well, with 0
 'fuel-prefetch COMMAND --help' tells what these mean for a command.
 """
 

@@ -32,9 +32,9 @@ from functools import partial
 
 from fuel_prefetch import BackgroundDataStream, diagnosis
 from fuel_prefetch.bin import plot
-from fuel_prefetch.bin.demo import at_least, depth
+from fuel_prefetch.bin.options import at_least, depth
 from fuel_prefetch.bin.target import Mistake, find, make_stream, one_line
-from fuel_prefetch.bin.terminal import fail, progress, say
+from fuel_prefetch.bin.terminal import fail, in_words, progress, say
 from fuel_prefetch.profiling import on_workers, train, unwrapped
 from fuel_prefetch.schemes import length_of
 from fuel_prefetch.stages import LockProbe, Stages
@@ -169,7 +169,7 @@ def check_writable(path):
         try:
             open(path, 'a').close()
         except EnvironmentError as error:
-            raise Mistake(str(error))
+            raise Mistake(in_words(error))
 
 
 def measure(stream, again, step, args):
@@ -187,6 +187,9 @@ def measure(stream, again, step, args):
     read = unwrapped(stream)
     if read is not stream:
         say('It reads ahead by itself; what it reads is profiled.')
+    if args.workers and not any(
+            stage.mapping is not None for stage in Stages(read).all):
+        raise Mistake('--workers: {} has no Mapping'.format(args.stream))
     run_ = partial(train, step=step, epochs=args.epochs, batches=args.batches)
     total = count_batches(read, args)
     say('{} of {} without prefetching ...'.format(
@@ -209,8 +212,6 @@ def measure(stream, again, step, args):
         stages.all, bare, None, None, settings['max_store'],
         settings['backend'], args.workers or 0, cores)
     mapping = measured.to_parallelize
-    if args.workers and mapping is None:
-        raise Mistake('--workers: {} has no Mapping'.format(args.stream))
     with blamed_on(args.stream):
         other = again()
     if other is not stream:

@@ -13,9 +13,11 @@ import signal
 
 import zmq
 
+from fuel_prefetch.bin.options import address_to_bind, at_least
 from fuel_prefetch.bin.target import Mistake, make_stream, one_line
 from fuel_prefetch.bin.terminal import fail, interrupt
 from fuel_prefetch.compression import CODECS
+from fuel_prefetch.keys import is_local
 from fuel_prefetch.server import StreamServer
 
 EXAMPLES = """\
@@ -38,11 +40,12 @@ def add_arguments(parser):
     parser.add_argument('stream', metavar='MODULE:STREAM',
                         help='what to serve')
     parser.add_argument(
-        '--bind', default='tcp://127.0.0.1:5557', metavar='ADDRESS',
+        '--bind', type=address_to_bind, default='tcp://127.0.0.1:5557',
+        metavar='ADDRESS',
         help='where to listen: tcp://host:port or ipc://path (default: '
              '%(default)s)')
     parser.add_argument(
-        '--max-store', type=int, default=10, metavar='N',
+        '--max-store', type=at_least(1), default=10, metavar='N',
         help='most batches held ready (default: %(default)s)')
     parser.add_argument(
         '--broadcast', action='store_true',
@@ -73,6 +76,11 @@ def run(args):
     """Serve until a signal comes; return the exit code."""
     logging.basicConfig(level=logging.INFO, format='%(asctime)s %(message)s')
     logger = logging.getLogger('fuel_prefetch.server')
+    if (args.keys is None) != (args.clients is None):
+        return fail('serve', '--keys and --clients go together', 2)
+    if not (args.keys or args.insecure or is_local(args.bind)):
+        return fail('serve', 'other machines can connect to {}: that takes '
+                    '--keys and --clients, or --insecure'.format(args.bind), 2)
     try:
         stream, _ = make_stream(args.stream)
     except Mistake as error:
@@ -86,8 +94,9 @@ def run(args):
             args.clients, args.insecure)
         signal.signal(signal.SIGTERM, interrupt)
         server.start()
-    except (ImportError, ValueError, EnvironmentError,
-            zmq.ZMQError) as error:
+    except ValueError as error:
+        return fail('serve', error, 2)
+    except (ImportError, EnvironmentError, zmq.ZMQError) as error:
         return fail('serve', error)
     code = 0
     try:

@@ -6,14 +6,14 @@ wrong. A supervisor may take the exit code for the server's health.
 """
 from __future__ import absolute_import, division, print_function
 
-import argparse
 import sys
 
 from fuel_prefetch import wire
+from fuel_prefetch.bin.options import address_of_server, seconds
 from fuel_prefetch.bin.terminal import fail
 from fuel_prefetch.connection import Connection
 from fuel_prefetch.exceptions import PrefetchError
-from fuel_prefetch.keys import check_address
+from fuel_prefetch.keys import read_client_keys
 
 EXAMPLES = """\
 examples:
@@ -31,10 +31,10 @@ exit codes:
 def add_arguments(parser):
     """Add this command's options to a parser."""
     parser.epilog = EXAMPLES
-    parser.add_argument('address', metavar='ADDRESS', type=_address,
+    parser.add_argument('address', metavar='ADDRESS', type=address_of_server,
                         help='where the server listens')
     parser.add_argument(
-        '--timeout', type=_seconds, default=5., metavar='SECONDS',
+        '--timeout', type=seconds, default=5., metavar='SECONDS',
         help='how long to wait for an answer (default: %(default)s)')
     parser.add_argument('--keys', metavar='FILE',
                         help="the secret key of a client")
@@ -42,28 +42,15 @@ def add_arguments(parser):
                         help="the server's public key")
 
 
-def _address(text):
-    try:
-        check_address('it', text)
-    except ValueError as error:
-        raise argparse.ArgumentTypeError(str(error))
-    return text
-
-
-def _seconds(text):
-    if not 0 < float(text) < 1e9:
-        raise argparse.ArgumentTypeError(
-            "'{}' is no number of seconds".format(text))
-    return float(text)
-
-
 def run(args):
     """Ask and print; return the exit code."""
+    if (args.keys is None) != (args.server_key is None):
+        return fail('status', '--keys and --server-key go together', 2)
     try:
-        connection = Connection(args.address, args.timeout,
-                                wire.MOST_BATCH_BYTES, args.keys,
-                                args.server_key)
-    except (ValueError, EnvironmentError) as error:
+        connection = Connection(
+            args.address, args.timeout, wire.MOST_BATCH_BYTES,
+            read_client_keys(args.keys, args.server_key))
+    except ValueError as error:
         return fail('status', error, 2)
     try:
         report = connection.status()

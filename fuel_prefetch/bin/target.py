@@ -2,9 +2,10 @@
 from __future__ import absolute_import, division, print_function
 
 import importlib
-import inspect
 import os
 import sys
+
+from fuel_prefetch.arguments import is_stream
 
 
 class Mistake(Exception):
@@ -83,12 +84,6 @@ def make_stream(path):
         raise Mistake('{} returned a {}, not a stream'.format(
             path, type(stream).__name__))
     return stream, found
-
-
-def is_stream(value):
-    """Whether something is a stream, Fuel's or like one."""
-    return not inspect.isclass(value) and callable(
-        getattr(value, 'get_epoch_iterator', None))
 
 
 def one_line(error):

@@ -18,9 +18,17 @@ def say(text):
 
 def fail(command, message, code=1):
     """Report what is wrong in one line; return the exit code for it."""
-    print('fuel-prefetch {}: error: {}'.format(command, message),
+    print('fuel-prefetch {}: error: {}'.format(command, in_words(message)),
           file=sys.stderr)
     return code
+
+
+def in_words(error):
+    """Return an error's message, without the number of the system's."""
+    if isinstance(error, EnvironmentError) and error.strerror:
+        return error.strerror + (
+            ': ' + str(error.filename) if error.filename else '')
+    return str(error)
 
 
 def interrupt(number, frame):
